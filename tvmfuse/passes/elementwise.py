@@ -31,15 +31,17 @@ def group_elementwise(part: Partition, first_number: int) -> list[Group]:
         if node.shape is None:
             continue
         readers = _reader_groups(part, node.index, groups, first_number)
-        if readers is not None and _join(part, node.index, readers):
-            grow_operands(part, readers[0])
-            continue
+        if readers is not None and not part.level(node.index):
+            if _join(part, node.index, readers):
+                grow_operands(part, readers[0])
+                continue
         number = first_number + len(groups)
         group = Group(
             number, "elementwise", node.index, (node.index,), ELEMENTWISE_GROWTH, {node.index}
         )
         part.claim(number, [node.index])
-        grow_operands(part, group)
+        if part.level(node.index) < 1:
+            grow_operands(part, group)
         groups.append(group)
     return [group for group in reversed(groups) if group.nodes]
 
@@ -54,6 +56,8 @@ def _reader_groups(
         return None
     found = [groups[number - first_number] for number in sorted(numbers)]
     for group in found:
+        if part.level(group.anchor):
+            return None
         if not same_shape(part.graph.nodes[group.anchor].shape, node.shape):
             return None
     return found

@@ -21,7 +21,7 @@ def explain_edges(
         if mine is not None and mine == theirs:
             edges[producer, consumer] = Reason(Code.FUSED, f"in one {matches[mine].pattern} kernel")
             continue
-        known = part.reasons.get((producer, consumer))
+        known = part.reasons.get((producer, consumer)) or _split(part, matches, mine, theirs)
         edges[producer, consumer] = known or _default(
             graph.nodes[producer],
             graph.nodes[consumer],
@@ -29,6 +29,17 @@ def explain_edges(
             None if theirs is None else matches[theirs],
         )
     return edges
+
+
+def _split(
+    part: Partition, matches: tuple[Match, ...], mine: int | None, theirs: int | None
+) -> Reason | None:
+    """Why the group of either end was cut back after it had been planned, if it was."""
+    for number in (mine, theirs):
+        split = None if number is None else part.limits.get(matches[number].anchor)
+        if split is not None:
+            return split.reason
+    return None
 
 
 def _default(source: Node, target: Node, mine: Match | None, theirs: Match | None) -> Reason:

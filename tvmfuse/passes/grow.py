@@ -23,7 +23,8 @@ MAX_GROUP = 64  # operators; a kernel of more is no longer one that a schedule r
 class Split:
     """A group that was found impossible: how far it may grow now, and why.
 
-    ``level`` 1: no operands; 2: no epilogue either, only the anchor.
+    ``level`` 1: no operands; 2: no epilogue either, only the anchor; 3: not even the anchor, its
+    operators are left to other patterns.
     """
 
     anchor: int
@@ -43,7 +44,7 @@ class Partition:
     limits: dict[int, Split] = field(default_factory=dict)
 
     def level(self, anchor: int) -> int:
-        """How far the group of ``anchor`` must be cut back: 0 not at all, 2 to the anchor."""
+        """How far the group of ``anchor`` must be cut back: 0 not at all, 3 entirely."""
         return self.limits[anchor].level if anchor in self.limits else 0
 
     def cut(self, producer: int, consumer: int, code: Code, text: str) -> None:

@@ -24,6 +24,7 @@ from tvm.ir import GenericConst
 
 from ..errors import FusionError
 from ..graph import Graph, used_variables
+from ..operators import Kind
 from .rewriter import substitute
 
 # Names longer than this tell less, not more; the report lists every operator.
@@ -82,7 +83,7 @@ def outline(
                 continue
             pattern = groups[owner[unit[0]]][0]
             piece = _extract(builder, graph, unit)
-            symbol = _function_for(builder, piece.function, _name(graph, unit), shared, taken)
+            symbol = _function_for(builder, piece.function, _name(graph, unit, pattern), shared, taken)
             placed.append(OutlinedGroup(symbol.name_hint, tuple(unit), pattern))
             call = builder.normalize(relax.Call(symbol, piece.arguments))
             bindings += _bind_outputs(builder, call, piece.outputs)
@@ -193,12 +194,13 @@ _IMMEDIATE_OPERAND = frozenset(
 )
 
 
-def _name(graph: Graph, unit: list[int]) -> str:
-    names = [graph.nodes[i].operator for i in unit]
-    words = [name.rsplit(".", 1)[-1] for name in names]
+def _name(graph: Graph, unit: list[int], pattern: str) -> str:
+    """``fused_matmul_add_relu``; past MAX_OPERATORS_IN_NAME ``fused_attention_of_25``."""
+    named = [graph.nodes[i] for i in unit if graph.nodes[i].kind is not Kind.VIEW]
+    words = [node.operator.rsplit(".", 1)[-1] for node in named]
     if len(words) > MAX_OPERATORS_IN_NAME:
-        words = [*words[: MAX_OPERATORS_IN_NAME - 1], f"{len(words) - MAX_OPERATORS_IN_NAME + 1}_more"]
-    return "fused_" + "_".join(words)
+        return f"fused_{pattern}_of_{len(words)}"
+    return "_".join(["fused", *words]) if len(words) > 1 else "_".join(words or [pattern])
 
 
 def _function_for(

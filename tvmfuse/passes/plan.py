@@ -75,6 +75,8 @@ def _anchors(
     by_operator = _nodes_by_operator(graph)
     for pattern in patterns:
         for node in _candidates(graph, by_operator, pattern.root):
+            if part.level(node.index) > 2:
+                continue
             if node.index in part.owner or not pattern.root.match(node.value, values):
                 continue
             core = _core(graph, pattern, node, values)
@@ -148,7 +150,9 @@ def _within_limits(
             continue
         symbols = unbound_symbols(part.graph, group.nodes)
         reason = None
-        if symbols:
+        if part.level(group.anchor) > 2:
+            reason = part.limits[group.anchor].reason
+        elif symbols:
             text = f"the kernel needs {', '.join(symbols)}, which none of its inputs' shapes bind"
             reason = Reason(Code.SYMBOLIC_SHAPE, text)
         elif fuel is not None and len(group.nodes) > 1:

@@ -9,8 +9,11 @@ from ..options import Options
 from .combine_siblings import combine_siblings
 from .fold import fold_constants, scalar_fill
 from .fold_affine import FOLD_AFFINE
+from .layout import convert_layout
+from .recompose import RECOMPOSE, tir_extremes
 from .rewriter import rewrite_module
 from .simplify import SIMPLIFY
+from .transposed_conv import depth_to_space
 
 
 def prepare(mod: tvm.IRModule, options: Options) -> tvm.IRModule:
@@ -22,7 +25,13 @@ def prepare(mod: tvm.IRModule, options: Options) -> tvm.IRModule:
             relax.transform.CanonicalizeBindings(),
         ]
     )(mod)
-    mod = rewrite_module(mod, (fold_constants, scalar_fill, *SIMPLIFY, *FOLD_AFFINE))
+    clean = (fold_constants, scalar_fill, *SIMPLIFY)
+    mod = rewrite_module(mod, clean)
+    mod = rewrite_module(mod, (tir_extremes(mod), *RECOMPOSE))
+    mod = rewrite_module(mod, (*clean, *FOLD_AFFINE))
+    if options.layout:
+        mod = convert_layout(rewrite_module(mod, (depth_to_space,)))
+        mod = rewrite_module(mod, SIMPLIFY)
     mod = tvm.ir.transform.Sequential(
         [
             relax.transform.EliminateCommonSubexpr(),

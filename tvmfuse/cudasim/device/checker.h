@@ -1,0 +1,28 @@
+// The checker: for each access of an instrumented kernel, does it lie in bounds, is the data
+// there, and is it ordered after every conflicting access?
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "memory.h"
+
+namespace cudasim {
+
+class BlockRunner;
+
+// An access of `bytes` by the running fiber; `caller` is an address in the kernel's code.
+void checked_access(const void* address, size_t bytes, bool write, const void* caller);
+
+// What the scheduler tells the checker.
+void begin_launch(BlockRunner& runner);
+void begin_block(BlockRunner& runner, uint64_t block);
+void end_block(BlockRunner& runner);
+void pass_barrier(BlockRunner& runner);
+void pass_warp_barrier(BlockRunner& runner, int warp, unsigned group);
+void report_divergence(BlockRunner& runner, int line, int other_line);
+
+// What the memory tells it.
+void host_write(Allocation& allocation, size_t offset, size_t bytes);
+void release_shadow(Allocation& allocation);
+
+}  // namespace cudasim

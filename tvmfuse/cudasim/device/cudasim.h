@@ -1,0 +1,16 @@
+// Everything a kernel that TVM printed may use. compiler.py includes it before the kernel's text.
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+#include "keywords.h"
+#include "vector_types.h"
+#include "half.h"
+#include "bfloat16.h"
+#include "half_math.h"
+#include "scalar_math.h"
+#include "execution.h"
+#include "warp_functions.h"
+#include "atomics.h"
+#include "async_copy.h"
+#include "kernel_table.h"
