@@ -34,6 +34,7 @@ setup(
         "tvmfuse.cudasim",
         "tvmfuse.frontends",
         "tvmfuse.passes",
+        "tvmfuse.passes.recompose",
         "tvmfuse.patterns",
         "tvmfuse.report",
         "tvmfuse.schedules",

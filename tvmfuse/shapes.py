@@ -63,4 +63,7 @@ def element_bytes(dtype: str) -> int:
 
 def describe(shape: Shape | None) -> str:
     """The shape as users write it, such as ``1x64x384``."""
-    return "?" if shape is None else "x".join(str(d) for d in shape) or "scalar"
+    if shape is None:
+        return "?"
+    extents = [str(int(d)) if isinstance(d, tirx.IntImm) else str(d) for d in shape]
+    return "x".join(extents) or "scalar"

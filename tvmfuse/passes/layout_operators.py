@@ -7,6 +7,7 @@ operands, or ``None`` if there is no such call.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -58,9 +59,9 @@ def handler_of(call: relax.Call) -> Handler | None:
 
 
 def _convolution(call: relax.Call, operands: Operands) -> relax.Expr | None:
-    if not converts(call):
-        return None
     weight = constant(call.args[1])
+    if weight is None or not converts(call):
+        return None
     attrs = call.attrs
     return relax.op.nn.conv2d(
         operands.last(call.args[0]),
@@ -97,11 +98,12 @@ def _prelu(call: relax.Call, operands: Operands) -> relax.Expr | None:
     return relax.op.nn.prelu(operands.last(call.args[0]), call.args[1], axis)
 
 
-def _pool(call: relax.Call, operands: Operands) -> relax.Expr | None:
+def _pool(
+    pool: Callable[..., relax.Expr], call: relax.Call, operands: Operands
+) -> relax.Expr | None:
     if str(call.attrs.layout) != "NCHW" or str(call.attrs.out_layout) != "NCHW":
         return None
     attrs = call.attrs
-    pool = relax.op.nn.max_pool2d if "max" in call.op.name else relax.op.nn.avg_pool2d
     return pool(
         operands.last(call.args[0]),
         pool_size=[int(s) for s in attrs.pool_size],
@@ -143,7 +145,9 @@ def _resize(call: relax.Call, operands: Operands) -> relax.Expr | None:
     )
 
 
-def _reduction(call: relax.Call, operands: Operands) -> relax.Expr | None:
+def _reduction(
+    reduce: Callable[..., relax.Expr], call: relax.Call, operands: Operands
+) -> relax.Expr | None:
     if call.args[0].ty.ndim != 4:
         return None
     axes = call.attrs.axis
@@ -153,14 +157,14 @@ def _reduction(call: relax.Call, operands: Operands) -> relax.Expr | None:
     # Without keepdims the result has no layout: both orders must leave the same axes.
     if not keepdims and kept != sorted(kept):
         return None
-    reduce = getattr(relax.op, call.op.name.split(".")[-1])
     return reduce(operands.last(call.args[0]), sorted(AXIS[a] for a in reduced), keepdims)
 
 
-def _softmax(call: relax.Call, operands: Operands) -> relax.Expr | None:
+def _softmax(
+    softmax: Callable[..., relax.Expr], call: relax.Call, operands: Operands
+) -> relax.Expr | None:
     if call.ty.ndim != 4:
         return None
-    softmax = getattr(relax.op.nn, call.op.name.split(".")[-1])
     return softmax(operands.last(call.args[0]), AXIS[int(call.attrs.axis) % 4])
 
 
@@ -174,9 +178,9 @@ def _split(call: relax.Call, operands: Operands) -> relax.Expr | None:
     if call.args[0].ty.ndim != 4 or not isinstance(call.ty, relax.TupleType):
         return None
     parts = call.attrs.indices_or_sections
-    parts = int(parts) if hasattr(parts, "value") or isinstance(parts, int) else [
-        int(p) for p in parts
-    ]
+    parts = (
+        int(parts) if hasattr(parts, "value") or isinstance(parts, int) else [int(p) for p in parts]
+    )
     return relax.op.split(operands.last(call.args[0]), parts, AXIS[int(call.attrs.axis) % 4])
 
 
@@ -195,11 +199,11 @@ def _slice(call: relax.Call, operands: Operands) -> relax.Expr | None:
 def _pad(call: relax.Call, operands: Operands) -> relax.Expr | None:
     if call.ty.ndim != 4:
         return None
-    width = [int(w) for w in call.attrs.pad_width]
-    pairs = [width[2 * axis : 2 * axis + 2] for axis in (0, 2, 3, 1)]
+    widths = [int(w) for w in call.attrs.pad_width]
+    pairs = [widths[2 * axis : 2 * axis + 2] for axis in (0, 2, 3, 1)]
     return relax.op.nn.pad(
         operands.last(call.args[0]),
-        sum(pairs, []),
+        [width for pair in pairs for width in pair],
         str(call.attrs.pad_mode),
         float(call.attrs.pad_value),
     )
@@ -223,8 +227,18 @@ def _batch_norm(call: relax.Call, operands: Operands) -> relax.Expr | None:
 
 # Elementwise by the table, but with operands or attributes that number axes, or that take none.
 _NOT_ELEMENTWISE = frozenset(
-    f"relax.{name}"
-    for name in "nn.prelu quantize dequantize tril triu full ones zeros arange full_like".split()
+    {
+        "relax.nn.prelu",
+        "relax.quantize",
+        "relax.dequantize",
+        "relax.tril",
+        "relax.triu",
+        "relax.full",
+        "relax.full_like",
+        "relax.ones",
+        "relax.zeros",
+        "relax.arange",
+    }
 )
 _ELEMENTWISE = frozenset(
     name
@@ -234,19 +248,19 @@ _ELEMENTWISE = frozenset(
 _HANDLERS: dict[str, Handler] = {
     "relax.nn.conv2d": _convolution,
     "relax.nn.prelu": _prelu,
-    "relax.nn.max_pool2d": _pool,
-    "relax.nn.avg_pool2d": _pool,
+    "relax.nn.max_pool2d": partial(_pool, relax.op.nn.max_pool2d),
+    "relax.nn.avg_pool2d": partial(_pool, relax.op.nn.avg_pool2d),
     "relax.nn.adaptive_avg_pool2d": _adaptive_pool,
     "relax.image.resize2d": _resize,
-    "relax.sum": _reduction,
-    "relax.mean": _reduction,
-    "relax.max": _reduction,
-    "relax.min": _reduction,
-    "relax.prod": _reduction,
-    "relax.variance": _reduction,
-    "relax.std": _reduction,
-    "relax.nn.softmax": _softmax,
-    "relax.nn.log_softmax": _softmax,
+    "relax.sum": partial(_reduction, relax.op.sum),
+    "relax.mean": partial(_reduction, relax.op.mean),
+    "relax.max": partial(_reduction, relax.op.max),
+    "relax.min": partial(_reduction, relax.op.min),
+    "relax.prod": partial(_reduction, relax.op.prod),
+    "relax.variance": partial(_reduction, relax.op.variance),
+    "relax.std": partial(_reduction, relax.op.std),
+    "relax.nn.softmax": partial(_softmax, relax.op.nn.softmax),
+    "relax.nn.log_softmax": partial(_softmax, relax.op.nn.log_softmax),
     "relax.concat": _concat,
     "relax.split": _split,
     "relax.strided_slice": _slice,

@@ -10,7 +10,7 @@ from .combine_siblings import combine_siblings
 from .fold import fold_constants, scalar_fill
 from .fold_affine import FOLD_AFFINE
 from .layout import convert_layout
-from .recompose import RECOMPOSE, tir_extremes
+from .recompose import recompose
 from .rewriter import rewrite_module
 from .simplify import SIMPLIFY
 from .transposed_conv import depth_to_space
@@ -27,7 +27,7 @@ def prepare(mod: tvm.IRModule, options: Options) -> tvm.IRModule:
     )(mod)
     clean = (fold_constants, scalar_fill, *SIMPLIFY)
     mod = rewrite_module(mod, clean)
-    mod = rewrite_module(mod, (tir_extremes(mod), *RECOMPOSE))
+    mod = recompose(mod)
     mod = rewrite_module(mod, (*clean, *FOLD_AFFINE))
     if options.layout:
         mod = convert_layout(rewrite_module(mod, (depth_to_space,)))

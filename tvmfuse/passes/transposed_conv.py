@@ -25,7 +25,7 @@ from .rewriter import RewriteContext, constant, make_constant
 
 
 def depth_to_space(value: relax.Expr, context: RewriteContext) -> relax.Expr | None:
-    """Rewrite a ``conv2d_transpose`` of NCHW by a constant IOHW weight whose kernel is its stride."""
+    """Rewrite a ``conv2d_transpose`` (NCHW, constant IOHW weight) whose kernel is its stride."""
     if not is_call(value, "nn.conv2d_transpose"):
         return None
     weight = constant(value.args[1])
@@ -50,9 +50,7 @@ def depth_to_space(value: relax.Expr, context: RewriteContext) -> relax.Expr | N
     )
     ordered = context.emit(relax.op.permute_dims(blocks, [0, 1, 3, 2, 4, 5]))
     image = context.emit(
-        relax.op.reshape(
-            ordered, [batch, height * kernel_height, width * kernel_width, outputs]
-        )
+        relax.op.reshape(ordered, [batch, height * kernel_height, width * kernel_width, outputs])
     )
     return relax.op.permute_dims(image, [0, 3, 1, 2])
 

@@ -6,7 +6,7 @@
 
 #include "bfloat16.h"
 #include "half.h"
-#include "keywords.h"
+#include "attributes.h"
 
 namespace cudasim {
 
@@ -40,7 +40,7 @@ CUDASIM_RUNTIME CUDASIM_INLINE T atomic_update(T* address, Update update) {
 
 #define CUDASIM_ATOMIC(name, expression)                                       \
   template <class T, class U>                                                  \
-  CUDASIM_RUNTIME __noinline__ T name(T* address, U operand) {                 \
+  CUDASIM_RUNTIME CUDASIM_NOINLINE T name(T* address, U operand) {                 \
     T value = T(operand);                                                      \
     return cudasim::atomic_update(address, [=](T old) { return T(expression); }); \
   }
@@ -55,7 +55,7 @@ CUDASIM_ATOMIC(atomicXor, old ^ value)
 #undef CUDASIM_ATOMIC
 
 template <class T, class U, class V>
-CUDASIM_RUNTIME __noinline__ T atomicCAS(T* address, U compare, V value) {
+CUDASIM_RUNTIME CUDASIM_NOINLINE T atomicCAS(T* address, U compare, V value) {
   return cudasim::atomic_update(
       address, [=](T old) { return old == T(compare) ? T(value) : old; });
 }

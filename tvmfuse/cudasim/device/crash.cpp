@@ -1,7 +1,5 @@
 #include "crash.h"
 
-#include <signal.h>
-
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -59,12 +57,14 @@ SignalGuard::~SignalGuard() {
   for (int i = 0; i < kSignalCount; ++i) sigaction(kSignals[i], &previous[i], nullptr);
 }
 
-void use_signal_stack() {
+SignalStack::SignalStack() {
   static thread_local char stack[64 << 10];
   stack_t description{};
   description.ss_sp = stack;
   description.ss_size = sizeof stack;
-  sigaltstack(&description, nullptr);
+  sigaltstack(&description, &previous_);
 }
+
+SignalStack::~SignalStack() { sigaltstack(&previous_, nullptr); }
 
 }  // namespace cudasim

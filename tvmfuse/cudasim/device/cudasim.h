@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include "keywords.h"
 #include "vector_types.h"
 #include "half.h"
 #include "bfloat16.h"
@@ -14,3 +13,4 @@
 #include "atomics.h"
 #include "async_copy.h"
 #include "kernel_table.h"
+#include "keywords.h"

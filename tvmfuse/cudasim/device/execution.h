@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "keywords.h"
+#include "attributes.h"
 #include "vector_types.h"
 
 namespace cudasim {

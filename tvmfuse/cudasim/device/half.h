@@ -6,7 +6,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "keywords.h"
+#include "attributes.h"
 
 namespace cudasim {
 

@@ -2,6 +2,8 @@
 //
 // `__shared__` is absent on purpose: source.py rewrites every shared declaration, so one that it
 // missed is a compile error instead of memory that all blocks silently share.
+//
+// Included last: the standard headers use some of these names.
 #pragma once
 
 #define __global__
@@ -23,8 +25,3 @@
 #ifndef __CUDA_ARCH__
 #define __CUDA_ARCH__ 900
 #endif
-
-// Code of the device itself, inside an instrumented kernel: the checker does not see its accesses.
-#define CUDASIM_RUNTIME __attribute__((no_sanitize("thread")))
-// Code of the device whose accesses belong to the line of the kernel that calls it.
-#define CUDASIM_INLINE __attribute__((always_inline)) inline

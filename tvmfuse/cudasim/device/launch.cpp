@@ -66,7 +66,7 @@ class WorkerPool {
 
  private:
   void help() {
-    use_signal_stack();
+    SignalStack signal_stack;
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
       start_.wait(lock, [this] { return wanted_ > 0; });
@@ -125,11 +125,14 @@ std::string run(Launch& launch) {
     return name + std::to_string(threads) + " threads per block; 1 to 1024 are possible";
   if (static_bytes > kMaxStaticShared)
     return name + std::to_string(static_bytes) + " bytes of static shared memory; at most 49152";
+  if (align_up(launch.kernel->shared_bytes, 1024) + launch.dynamic_shared >
+      BlockRunner::kArenaBytes)
+    return name + "too many shared arrays for the emulated device";
   if (static_bytes + launch.dynamic_shared > kMaxDynamicShared)
     return name + std::to_string(static_bytes + launch.dynamic_shared) +
            " bytes of shared memory; at most 232448";
 
-  use_signal_stack();
+  SignalStack signal_stack;
   SignalGuard guard;
   WorkerPool& workers = pool();
   int helpers = settings().workers > 0 ? settings().workers - 1 : workers.helpers();

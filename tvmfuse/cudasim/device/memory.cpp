@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "checker.h"
+#include "settings.h"
 
 namespace cudasim {
 
@@ -34,7 +35,9 @@ void* allocate(size_t bytes) {
   char* base = mapping + page + body - used;
   memset(base, 0xFF, used);  // NaN in every float type: garbage must not look like a result
   std::lock_guard<std::mutex> lock(mutex);
-  allocations[base] = {base, bytes, mapping, total, nullptr, new bool[bytes + 1]()};
+  // Only a checked session asks what is initialised.
+  bool* initialised = settings().check ? new bool[bytes + 1]() : nullptr;
+  allocations[base] = {base, bytes, mapping, total, nullptr, initialised};
   return base;
 }
 

@@ -156,9 +156,8 @@ def recompose_relu(value: relax.Expr, context: RewriteContext) -> relax.Expr | N
     found = with_scalar(value, "maximum")
     if found is not None and found[1] == 0.0 and is_float(value):
         return relax.op.nn.relu(found[0])
-    if is_call(value, "clip") and is_float(value):
-        if bounds_of(value) == (0.0, math.inf):
-            return relax.op.nn.relu(value.args[0])
+    if is_call(value, "clip") and is_float(value) and bounds_of(value) == (0.0, math.inf):
+        return relax.op.nn.relu(value.args[0])
     return None
 
 

@@ -18,14 +18,14 @@ from tvm import relax
 from ..rewriter import RewriteContext
 from .gate import Gated, find_gated
 from .match import dtype_of
-from .polynomial import equals, polynomial
+from .polynomial import Polynomial, equals, polynomial
 from .readers import Readers
 
 CUBIC = 0.044715
 SLOPE = math.sqrt(2.0 / math.pi)
 # 0.5 x + 0.5 x t, and x s: polynomials in the input and the gate.
-_HALVES = {(1, 0): 0.5, (1, 1): 0.5}
-_PRODUCT = {(1, 1): 1.0}
+_HALVES: Polynomial = {(1, 0): 0.5, (1, 1): 0.5}
+_PRODUCT: Polynomial = {(1, 1): 1.0}
 
 
 def recompose_gelu(
@@ -43,6 +43,7 @@ def _is_gelu(found: Gated, context: RewriteContext) -> bool:
     name = found.gate.op.name
     argument = polynomial(found.gate.args[0], [found.x], context)
     dtype = dtype_of(found.root)
+    expected: Polynomial
     if name == "relax.erf":
         expected, outer = {(1,): math.sqrt(0.5)}, _HALVES
     else:

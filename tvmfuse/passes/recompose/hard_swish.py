@@ -14,6 +14,7 @@ Relax has no operator of its own for them (Howard et al., "Searching for MobileN
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from tvm import relax
@@ -21,51 +22,49 @@ from tvm import relax
 from ..rewriter import RewriteContext, make_constant
 from .clip import bounds_of
 from .gate import Gated, find_gated
-from .match import close, dtype_of, is_call
+from .match import dtype_of, is_call
 from .polynomial import equals, polynomial
 from .readers import Readers
+
+
+@dataclass(frozen=True)
+class _Hard:
+    """``clip(slope * x + offset, 0, 1)``, times ``x`` if it is hard-swish."""
+
+    slope: float
+    offset: float
+    times_x: bool
 
 
 def recompose_hard_swish(
     value: relax.Expr, context: RewriteContext, readers: Readers
 ) -> relax.Expr | None:
     """Bring the root of a hard-sigmoid or hard-swish whose clip is not to [0, 1] into that form."""
-    found = find_gated(value, context, ("clip",), _is_hard)
+    found = find_gated(value, context, ("clip",), lambda f, c: _read(f, c) is not None)
     if found is None or not readers.die(value, found.leaves(context), context):
         return None
-    scale = 1.0 / bounds_of(found.gate)[1]
-    line = polynomial(found.gate.args[0], [found.x], context)
-    dtype = dtype_of(value)
-
-    def number(term: tuple[int, ...]) -> relax.Expr:
-        return make_constant(np.asarray(line[term] * scale, dtype))
-
-    scaled = context.emit(relax.op.multiply(found.x, number((1,))))
-    shifted = context.emit(relax.op.add(scaled, number((0,))))
-    gate = relax.op.clip(shifted, 0.0, 1.0)
-    if not _multiplies(found, context):
-        return gate
-    return relax.op.multiply(found.x, context.emit(gate))
+    hard = _read(found, context)
+    if hard is None:
+        return None
+    slope, offset = (
+        make_constant(np.asarray(number, dtype_of(value))) for number in (hard.slope, hard.offset)
+    )
+    scaled = context.emit(relax.op.multiply(found.x, slope))
+    gate = relax.op.clip(context.emit(relax.op.add(scaled, offset)), 0.0, 1.0)
+    return relax.op.multiply(found.x, context.emit(gate)) if hard.times_x else gate
 
 
-def _is_hard(found: Gated, context: RewriteContext) -> bool:
+def _read(found: Gated, context: RewriteContext) -> _Hard | None:
     low, high = bounds_of(found.gate)
     if low != 0.0 or high is None or not 0.0 < high < math.inf or high == 1.0:
-        return False
+        return None
     if not is_call(found.root, "multiply", "divide"):
-        return False
+        return None
     line = polynomial(found.gate.args[0], [found.x], context)
     if line is None or line.keys() != {(0,), (1,)}:
-        return False
+        return None
     outer, dtype = found.outer(context), dtype_of(found.root)
-    return _multiplies(found, context) or equals(outer, {(0, 1): 1.0 / high}, dtype)
-
-
-def _multiplies(found: Gated, context: RewriteContext) -> bool:
-    """True for hard-swish: the clipped line times ``x`` itself."""
-    outer = found.outer(context)
-    return (
-        outer is not None
-        and outer.keys() == {(1, 1)}
-        and close(outer[1, 1] * bounds_of(found.gate)[1], 1.0, dtype_of(found.root))
-    )
+    times_x = equals(outer, {(1, 1): 1.0 / high}, dtype)
+    if not times_x and not equals(outer, {(0, 1): 1.0 / high}, dtype):
+        return None
+    return _Hard(line[1,] / high, line[0,] / high, times_x)

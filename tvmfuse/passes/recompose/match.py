@@ -63,9 +63,7 @@ def same_type(a: relax.Expr, b: relax.Expr) -> bool:
         return False
     if not isinstance(a.ty.shape, relax.ShapeExpr) or not isinstance(b.ty.shape, relax.ShapeExpr):
         return False
-    return all(
-        str(x) == str(y) for x, y in zip(a.ty.shape.values, b.ty.shape.values, strict=True)
-    )
+    return all(str(x) == str(y) for x, y in zip(a.ty.shape.values, b.ty.shape.values, strict=True))
 
 
 def both_orders(call: relax.Call) -> Iterator[tuple[relax.Expr, relax.Expr]]:

@@ -86,9 +86,8 @@ class _Reader:
         if not is_call(value, *ARITHMETIC) or not is_float(value):
             return None
         operands = [self.read(arg) for arg in value.args]
-        if any(operand is None for operand in operands):
-            return None
-        return _combine(value, *operands)
+        known = [operand for operand in operands if operand is not None]
+        return _combine(value, *known) if len(known) == len(operands) else None
 
 
 def _combine(

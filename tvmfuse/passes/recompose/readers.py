@@ -28,9 +28,7 @@ class Readers:
                 for binding in block.bindings:
                     self._reads.update(used_variables(binding.value))
 
-    def die(
-        self, root: relax.Expr, leaves: Sequence[relax.Expr], context: RewriteContext
-    ) -> bool:
+    def die(self, root: relax.Expr, leaves: Sequence[relax.Expr], context: RewriteContext) -> bool:
         """True if replacing ``root`` by a value of ``leaves`` leaves nothing in between alive.
 
         A recomposition that keeps its decomposed operators alive would add work, not remove it.

@@ -1,0 +1,62 @@
+"""The rule for matrix multiplications with any injective producers and consumers."""
+
+from __future__ import annotations
+
+from tvm import s_tir, tirx
+from tvm.target import Target
+
+from .. import analysis
+from ..base import ScheduleRule
+from ..cuda import contraction as contractions
+from .contraction import Contraction
+from .gemv import choose_split, orient, schedule_gemv
+from .machine import Machine
+from .matmul_simt import choose_tile, schedule_simt
+
+
+class MatmulRule(ScheduleRule):
+    """One kernel of a matrix multiplication, its producers and its epilogue.
+
+    At most eight rows (or columns) go to the block reduction of ``gemv``, all else to tiles.
+    """
+
+    name = "cuda.matmul"
+
+    def check(self, func: tirx.PrimFunc, target: Target) -> str | None:
+        """See :class:`ScheduleRule`; nothing is mutated."""
+        schedule = s_tir.Schedule(func)
+        found = contractions.find(analysis.blocks(schedule))
+        if isinstance(found, str):
+            return found
+        if not found.is_matmul:
+            return "an operand is not indexed by plain iterators; this is a convolution"
+        return obstacle(schedule, found)
+
+    def schedule(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule:
+        """See :class:`ScheduleRule`."""
+        schedule = s_tir.Schedule(func)
+        found = contractions.find(analysis.blocks(schedule))
+        if isinstance(found, str):
+            raise ValueError(found)
+        return schedule_contraction(schedule, found, Machine.of(target))
+
+
+def obstacle(schedule: s_tir.Schedule, contraction: Contraction) -> str | None:
+    """Why no kernel can be made of a contraction; ``schedule`` is used up by the attempt."""
+    if contraction.extent("I") == contraction.extent("J") == 1:
+        return "each batch entry is a dot product"
+    few_rows = orient(contraction)
+    if isinstance(few_rows, str) and 1 in (contraction.extent("I"), contraction.extent("J")):
+        return few_rows
+    return contractions.obstacle(schedule, contraction)
+
+
+def schedule_contraction(
+    schedule: s_tir.Schedule, contraction: Contraction, machine: Machine
+) -> s_tir.Schedule:
+    """Schedule a group around one contraction as one kernel."""
+    few_rows = orient(contraction)
+    if isinstance(few_rows, str):
+        return schedule_simt(schedule, contraction, choose_tile(contraction, machine))
+    split = choose_split(schedule.copy(), few_rows, machine)
+    return schedule_gemv(schedule, few_rows, split)

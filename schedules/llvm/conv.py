@@ -1,0 +1,100 @@
+"""Convolution on CPUs: implicit matrix multiplication from a channels-last image.
+
+No column matrix is made (Georganas et al., "Anatomy of High-Performance Deep Learning
+Convolutions on SIMD Architectures", SC'18): a tile of pixels times vectors of output channels is
+accumulated in registers over every tap and input channel, and the epilogue is applied to it
+before it is stored.  Padding, and whatever was fused before it, is computed once per task into a
+buffer that fits in the second-level cache, so the inner loop has no predicate.
+"""
+
+from __future__ import annotations
+
+from tvm import s_tir, tirx
+from tvm.target import Target
+
+from ..analysis import blocks
+from ..base import ScheduleRule
+from .conv_stages import (
+    Stages,
+    inline_stages,
+    keep_local,
+    parallel_stage,
+    tile_output,
+    vectorise_last,
+)
+from .conv_structure import (
+    PER_CHANNEL,
+    Window,
+    epilogue_reason,
+    find_window,
+)
+from .conv_tile import ConvPlan, plan_convolution
+from .machine import Machine, machine_of
+
+
+class ConvRule(ScheduleRule):
+    """Dense and grouped 2-D convolutions, NHWC activations and HWIO weights."""
+
+    name = "llvm.conv"
+
+    def check(self, func: tirx.PrimFunc, target: Target) -> str | None:
+        """See :meth:`ScheduleRule.check`."""
+        if not isinstance(func.body, s_tir.SBlockRealize):
+            return "the function has no root block"
+        infos = blocks(s_tir.Schedule(func))
+        window = find_window(infos)
+        if isinstance(window, str):
+            return window
+        if window.weight is None:
+            return "the window reduction has no weight (pooling)"
+        if window.channel_kind == PER_CHANNEL:
+            return "the convolution is depthwise"
+        return epilogue_reason(infos, window.anchor)
+
+    def schedule(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule:
+        """See :meth:`ScheduleRule.schedule`.  Raises ``ValueError`` if ``check`` would decline."""
+        sch = s_tir.Schedule(func)
+        window = find_window(blocks(sch))
+        if isinstance(window, str):
+            raise ValueError(window)
+        machine = machine_of(target)
+        stages = inline_stages(sch, window.data)
+        plan = plan_convolution(window, machine, staged=stages.data is not None)
+        for stage in stages.first:
+            parallel_stage(sch, stage, machine.lanes, plan.parallel)
+        tile_convolution(sch, stages, window, plan, machine)
+        return sch
+
+
+def tile_convolution(
+    sch: s_tir.Schedule, stages: Stages, window: Window, plan: ConvPlan, machine: Machine
+) -> None:
+    """Tile the reduction as ``plan`` says and attach the stages around it."""
+    anchor, outputs = stages.anchor, keep_local(sch, stages)
+    batch, row, column, channel, row_tap, column_tap, inner = sch.get_loops(anchor)
+    groups = window.channels // window.group_channels
+    row_task, row_outer, row_inner = sch.split(row, [plan.row_tasks, None, plan.rows])
+    column_outer, column_inner = sch.split(column, [None, plan.columns])
+    group, channel_task, channel_outer, vector, lane = sch.split(
+        channel, [groups, plan.channel_tasks, None, plan.vectors, plan.lanes]
+    )
+    sch.reorder(
+        *(batch, row_task, group, channel_task),
+        *(channel_outer, row_outer, column_outer),
+        *(row_tap, column_tap, inner),
+        *(row_inner, column_inner, vector, lane),
+    )
+    task = sch.fuse(batch, row_task, group, channel_task)
+    for output in outputs:
+        sch.reverse_compute_at(output, column_outer, preserve_unit_loops=True)
+    if stages.data is not None:
+        sch.compute_at(stages.data, task, preserve_unit_loops=True)
+        vectorise_last(sch, stages.data, machine.lanes)
+    if plan.parallel:
+        sch.parallel(task)
+    for loop in (row_inner, column_inner, vector):
+        sch.unroll(loop)
+    sch.vectorize(lane)
+    for output in outputs:
+        tile_output(sch, output, plan.lanes)
+    sch.decompose_reduction(anchor, row_tap)

@@ -1,0 +1,110 @@
+"""Depthwise convolution on CPUs: vectors of channels, the window unrolled over a row of pixels.
+
+A task takes a few rows and one vector of channels.  Its padded input (with whatever was fused
+before the padding) is a small contiguous buffer, so the taps are unrolled without a predicate
+and each input vector is loaded once per row of the window for all the pixels that share it.
+"""
+
+from __future__ import annotations
+
+from tvm import s_tir, tirx
+from tvm.target import Target
+
+from ..analysis import blocks
+from ..base import ScheduleRule
+from .conv_stages import (
+    Stages,
+    inline_stages,
+    keep_local,
+    parallel_stage,
+    tile_output,
+)
+from .conv_structure import PER_CHANNEL, Window, epilogue_reason, find_window
+from .conv_tile import divisors, vector_lanes
+from .machine import Machine, machine_of
+
+#: Scalar statements in one unrolled body; more would overflow the micro-operation cache.
+_UNROLLED = 320
+
+
+class DepthwiseRule(ScheduleRule):
+    """2-D convolutions in which each output channel reads its own input channel, NHWC."""
+
+    name = "llvm.depthwise"
+
+    def check(self, func: tirx.PrimFunc, target: Target) -> str | None:
+        """See :meth:`ScheduleRule.check`."""
+        if not isinstance(func.body, s_tir.SBlockRealize):
+            return "the function has no root block"
+        infos = blocks(s_tir.Schedule(func))
+        window = find_window(infos)
+        if isinstance(window, str):
+            return window
+        if window.weight is None:
+            return "the window reduction has no weight (pooling)"
+        if window.channel_kind != PER_CHANNEL:
+            return "the convolution is not depthwise"
+        return epilogue_reason(infos, window.anchor)
+
+    def schedule(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule:
+        """See :meth:`ScheduleRule.schedule`.  Raises ``ValueError`` if ``check`` would decline."""
+        sch = s_tir.Schedule(func)
+        window = find_window(blocks(sch))
+        if isinstance(window, str):
+            raise ValueError(window)
+        machine = machine_of(target)
+        stages = inline_stages(sch, window.data)
+        parallel = machine.cores > 1 and window.operations >= machine.grain * machine.lanes
+        for stage in stages.first:
+            parallel_stage(sch, stage, machine.lanes, parallel)
+        tile_window(sch, stages, window, machine, parallel)
+        return sch
+
+
+def choose_rows(window: Window, machine: Machine, lanes: int, staged: bool) -> int:
+    """Output rows per task: few enough for the first-level cache, many enough to share rows."""
+    best = (float("inf"), 1)
+    chunks = window.batch * (window.channels // lanes)
+    for rows in divisors(window.height):
+        width = (window.width - 1) * window.strides[1] + window.taps[1]
+        elements = ((rows - 1) * window.strides[0] + window.taps[0]) * width
+        copied = 2.5 * elements if staged else 0.0
+        if 4 * elements * lanes > machine.l1_bytes:
+            copied *= 1.5
+        arithmetic = 1.3 * rows * window.width * window.taps[0] * window.taps[1]
+        rounds = -(-chunks * (window.height // rows) // machine.cores)
+        best = min(best, (rounds * (arithmetic + copied + 60.0), rows))
+    return best[1]
+
+
+def tile_window(
+    sch: s_tir.Schedule, stages: Stages, window: Window, machine: Machine, parallel: bool
+) -> None:
+    """Tile a per-channel window reduction (with or without weights) and attach its stages."""
+    anchor, outputs = stages.anchor, keep_local(sch, stages)
+    lanes = vector_lanes(window.channels, machine)
+    rows = choose_rows(window, machine, lanes, stages.data is not None)
+    columns = divisors(window.width, machine.vector_registers // 2 - 2)[-1]
+    batch, row, column, channel, *taps = sch.get_loops(anchor)
+    row_task, row = sch.split(row, [None, rows])
+    column_outer, column = sch.split(column, [None, columns])
+    channel_task, lane = sch.split(channel, [None, lanes])
+    sch.reorder(batch, row_task, channel_task, row, column_outer, *taps, column, lane)
+    task = sch.fuse(batch, row_task, channel_task)
+    for output in outputs:
+        sch.reverse_compute_at(output, column_outer, preserve_unit_loops=True)
+    if stages.data is not None:
+        sch.compute_at(stages.data, task, preserve_unit_loops=True)
+        sch.vectorize(sch.get_loops(stages.data)[-1])
+    if parallel:
+        sch.parallel(task)
+    sch.unroll(column)
+    unrolled = columns
+    for loop, extent in ((taps[1], window.taps[1]), (taps[0], window.taps[0])):
+        unrolled *= extent
+        if unrolled <= _UNROLLED:
+            sch.unroll(loop)
+    sch.vectorize(lane)
+    for output in outputs:
+        tile_output(sch, output, lanes)
+    sch.decompose_reduction(anchor, taps[0])

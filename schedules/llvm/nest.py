@@ -1,0 +1,226 @@
+"""Steps that the row, injective and generic rules share: inline, fuse, vectorise, parallelise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import tvm_ffi
+from tvm import ir, s_tir, sym, tirx
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from ..analysis import BlockInfo, blocks, calls_of, consumers, loads_of, static
+from .machine import Machine
+
+#: Calls that cost about an instruction or vanish; every other call counts as expensive.
+_CHEAP_CALLS = frozenset(
+    f"tirx.{name}"
+    for name in (
+        *("if_then_else", "likely", "reinterpret", "fabs", "floor", "ceil", "trunc", "nearbyint"),
+        *("round", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left"),
+        *("shift_right", "sqrt", "rsqrt"),
+    )
+)
+#: Expressions larger than this are not inlined further: chains such as x * f(x) double each time.
+_LARGEST_EXPRESSION = 300
+#: Operations that an expensive call counts for.
+_CALL_OPERATIONS = 16
+#: Longest row, in elements, that is kept on the stack of a thread.
+_STACK_ELEMENTS = 8192
+#: Extent that stands for a symbolic one where work is estimated.
+_SYMBOLIC_EXTENT = 128
+
+
+def expression_size(expression: ir.Expr) -> int:
+    """How many nodes an expression has, as a tree."""
+    count = 0
+
+    def visit(_: ir.Expr) -> None:
+        nonlocal count
+        count += 1
+
+    tvm_ffi.structural_walk(expression, (ir.Expr, visit))
+    return count
+
+
+def is_expensive(expression: ir.Expr) -> bool:
+    """Whether an expression calls a function that takes many instructions, such as exp."""
+    return any(
+        not isinstance(call.op, ir.Op) or call.op.name not in _CHEAP_CALLS
+        for call in calls_of(expression)
+    )
+
+
+def iterations(info: BlockInfo) -> int:
+    """How often a block runs; symbolic extents count as a typical length."""
+    return math.prod(static(extent) or _SYMBOLIC_EXTENT for extent in info.extents)
+
+
+def vector_work(infos: Sequence[BlockInfo], machine: Machine) -> int:
+    """Operations of the blocks, as vector instructions: the unit of ``Machine.grain``."""
+    total = 0
+    for info in infos:
+        operations = 2
+        if info.store is not None:
+            value = info.store.value
+            expensive = sum(is_expensive(call) for call in calls_of(value))
+            operations += expression_size(value) // 2 + _CALL_OPERATIONS * expensive
+        total += iterations(info) * operations // machine.lanes_of(info.dtype)
+    return total
+
+
+def separate_outputs(schedule: s_tir.Schedule) -> None:
+    """Give every output that other blocks read a copy, so that its value can be inlined.
+
+    Before: ``out = f(x); y = g(out)``.  After: ``t = f(x); out = t; y = g(t)``.
+    """
+    infos = blocks(schedule)
+    for info in infos:
+        if info.is_output and consumers(infos, info) and len(info.writes) == 1:
+            schedule.cache_write(info.handle, 0, "global")
+
+
+def inline_intermediates(schedule: s_tir.Schedule) -> None:
+    """Inline the data-parallel intermediates whose value is cheap, or is used once.
+
+    Kept, as a buffer of their own: expensive values (exp, erf) that several blocks read or that
+    a larger loop nest would recompute (a broadcast), and values whose consumers would grow
+    beyond bounds.
+    """
+    position = 0
+    while True:
+        infos = blocks(schedule)
+        if position >= len(infos):
+            return
+        info = infos[position]
+        if _worth_inlining(infos, info) and _try_inline(schedule, info.handle):
+            continue
+        position += 1
+
+
+def _worth_inlining(infos: Sequence[BlockInfo], info: BlockInfo) -> bool:
+    if info.is_output or not info.is_injective or info.store is None:
+        return False
+    readers = consumers(infos, info)
+    if not readers or any(reader.store is None for reader in readers):
+        return False
+    value = info.store.value
+    size = expression_size(value)
+    for reader in readers:
+        loads = sum(load.source.same_as(info.writes[0]) for load in loads_of(reader.store.value))
+        if expression_size(reader.store.value) + loads * size > _LARGEST_EXPRESSION:
+            return False
+    if not is_expensive(value):
+        return True
+    return len(readers) == 1 and iterations(readers[0]) <= iterations(info)
+
+
+def _try_inline(schedule: s_tir.Schedule, block: SBlockRV) -> bool:
+    try:
+        schedule.compute_inline(block)
+    except s_tir.ScheduleError:
+        return False
+    return True
+
+
+def has_plain_loops(schedule: s_tir.Schedule, info: BlockInfo) -> bool:
+    """Whether a block stands in a nest of its own with one serial loop for each iterator."""
+    loops = [schedule.get(loop) for loop in schedule.get_loops(info.handle)]
+    return len(loops) == len(info.extents) and all(
+        loop.kind == tirx.ForKind.SERIAL for loop in loops
+    )
+
+
+def vector_extent(extent: int, lanes: int, vectors: int) -> int | None:
+    """The extent of the vector loop that ``extent`` iterations are split into.
+
+    At most ``vectors`` registers; a divisor of ``extent`` if that wastes little, else the last
+    vector is partial.  ``None`` for an extent too short for half a register.
+    """
+    for count in range(vectors, 0, -1):
+        if extent % (count * lanes) == 0:
+            return count * lanes
+    if extent >= lanes:
+        return lanes * min(vectors, 4, extent // lanes)
+    return extent if extent >= lanes // 2 else None
+
+
+def split_vector(schedule: s_tir.Schedule, loop: LoopRV, width: int) -> LoopRV:
+    """Split a vector loop of ``width`` off ``loop`` and return it.
+
+    Where ``width`` does not divide the extent, TVM's LoopPartition is asked to cut the partial
+    vector off, so that the whole vectors run without a condition.
+    """
+    extent = static(schedule.get(loop).extent)
+    if extent == width:
+        return schedule.split(loop, factors=[1, width])[1]
+    outer, inner = schedule.split(loop, factors=[None, width])
+    if extent is None or extent % width:
+        schedule.annotate(outer, "pragma_loop_partition_hint", 1)
+    return inner
+
+
+def vectorize_inner(schedule: s_tir.Schedule, loop: LoopRV, lanes: int, vectors: int = 1) -> None:
+    """Vectorise a data-parallel loop over a contiguous axis, unless it is too short."""
+    extent = static(schedule.get(loop).extent)
+    width = lanes if extent is None else vector_extent(extent, lanes, vectors)
+    if width is not None:
+        schedule.vectorize(split_vector(schedule, loop, width))
+
+
+def divisor_extent(extent: int, lanes: int, vectors: int) -> int | None:
+    """The largest divisor of ``extent`` that fills at most ``vectors`` registers.
+
+    Multiples of half a register count too: LLVM cuts 40 lanes into 16, 16 and 8.  ``None`` if
+    there is none.
+    """
+    half = max(2, lanes // 2)
+    for width in range(vectors * lanes, 0, -half):
+        if extent % width == 0:
+            return width
+    return None
+
+
+def parallelize(schedule: s_tir.Schedule, loop: LoopRV) -> None:
+    """Run a loop over independent iterations in parallel, which the caller has to know.
+
+    ``Schedule.parallel`` would check it, but refuses every loop that holds a decomposed
+    reduction; and decomposing later fails where an extent is not a multiple of the vector.
+    """
+    node = schedule.get(loop)
+    parallel = tirx.For(
+        node.loop_var,
+        node.min,
+        node.extent,
+        tirx.ForKind.PARALLEL,
+        node.body,
+        None,
+        node.annotations,
+    )
+    schedule.state.replace(schedule.get_sref(loop), parallel)
+
+
+def keep_in_registers_or_stack(schedule: s_tir.Schedule, info: BlockInfo, elements: int) -> None:
+    """Place a block's row of ``elements`` values on the stack if it is small.
+
+    Elsewhere TVM asks its allocator for it again in every iteration of a parallel loop.
+    """
+    if elements <= _STACK_ELEMENTS and not info.is_output:
+        schedule.set_scope(info.handle, 0, "local")
+
+
+def simplified(info: BlockInfo, indices: Sequence[ir.Expr]) -> list[ir.Expr]:
+    """Index expressions simplified under the ranges of the block's iterators."""
+    analyzer = sym.Analyzer()
+    for item in info.node.iter_vars:
+        analyzer.bind(item.var, item.dom)
+    return [analyzer.simplify(index) for index in indices]
+
+
+def long_iterators(info: BlockInfo, kinds: str = "SRO") -> list[int]:
+    """The positions of the iterators of these kinds whose extent is not one."""
+    return [
+        position
+        for position, (kind, extent) in enumerate(zip(info.kinds, info.extents, strict=True))
+        if kind in kinds and static(extent) != 1
+    ]

@@ -1,0 +1,115 @@
+"""Inlining around a matrix multiplication: what is read through, and what is computed before.
+
+Every injective block before or after the anchor is inlined if repeating it at each use is cheap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm import s_tir, tirx
+from tvm.s_tir.schedule import SBlockRV
+
+from .. import analysis
+from ..analysis import BlockInfo, Contraction
+
+#: An injective block is inlined while its loads, repeated at each use, stay below this.
+_INLINE_LIMIT = 64
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What stays before the anchor.
+
+    ``panel`` produces the right operand and is not inlined: it is to be computed for one tile of
+    columns at a time, which packs it.  Other blocks that stay are loop nests of their own.
+    """
+
+    panel: SBlockRV | None
+
+
+def inline_maps(schedule: s_tir.Schedule, anchor: BlockInfo, form: Contraction) -> Operands:
+    """Inline every injective block that costs little to repeat, before and after the anchor.
+
+    What stays: outputs, dear blocks with several uses, and the last block before an operand if
+    reading through it would repeat dear work or make the vector loads strided.
+    """
+    infos = analysis.blocks(schedule)
+    direct: dict[str, BlockInfo | None] = {}
+    for side, load in (("left", form.left), ("right", form.right)):
+        writers = [i for i in infos if any(load.source.same_as(b) for b in i.writes)]
+        direct[side] = writers[0] if writers else None
+    waiting = [info.name for info in direct.values() if info is not None]
+    kept = {anchor.name, *waiting}
+    progress = True
+    while progress:
+        progress = False
+        infos = analysis.blocks(schedule)
+        for info in infos:
+            if info.name in kept or info.is_output or not _cheap_to_inline(infos, info):
+                continue
+            if _inline(schedule, info):
+                progress = True
+                break
+            kept.add(info.name)
+    panel = None
+    for side, before in direct.items():
+        info = _named(schedule, before.name) if before is not None else None
+        if info is None or info.is_output:
+            continue
+        value = _value(info)
+        cheap = len(analysis.loads_of(value)) <= 2 and not analysis.calls_of(value)
+        if side == "right":
+            cheap = cheap and _keeps_vectors(info, form, anchor)
+        if not (cheap and _inline(schedule, info)) and side == "right":
+            panel = info.handle
+    return Operands(panel)
+
+
+def _named(schedule: s_tir.Schedule, name: str) -> BlockInfo | None:
+    """The block of that name, if it was not inlined."""
+    return next((info for info in analysis.blocks(schedule) if info.name == name), None)
+
+
+def _inline(schedule: s_tir.Schedule, info: BlockInfo) -> bool:
+    try:
+        schedule.compute_inline(info.handle)
+    except s_tir.ScheduleError:
+        return False  # such a block is kept, which is always correct
+    return True
+
+
+def _value(info: BlockInfo) -> tirx.Expr:
+    if info.store is None:
+        raise ValueError(f"block {info.name} is not one store")
+    return info.store.value
+
+
+def _uses(expression: tirx.Expr, variable: tirx.Var) -> bool:
+    return any(variable.same_as(used) for used in analysis.variables_of(expression))
+
+
+def _cheap_to_inline(infos: list[BlockInfo], info: BlockInfo) -> bool:
+    """Whether repeating the block at each use stays small; calls (exp, erf) are used once."""
+    if not info.is_injective:
+        return False
+    uses = sum(
+        load.source.same_as(info.writes[0])
+        for other in infos
+        for load in analysis.loads_of(_value(other))
+    )
+    size = len(analysis.loads_of(_value(info)))
+    dear = bool(analysis.calls_of(_value(info)))
+    return uses == 1 or (uses > 1 and not dear and size * uses <= _INLINE_LIMIT)
+
+
+def _keeps_vectors(info: BlockInfo, form: Contraction, anchor: BlockInfo) -> bool:
+    """Whether reading through ``info`` finds neighbouring columns at neighbouring addresses."""
+    column = anchor.iterators[form.columns[-1]]
+    store, loads = info.store, analysis.loads_of(_value(info))
+    if store is None or not loads or not loads[0].indices:
+        return True
+    for read, written in zip(form.right.indices, store.indices, strict=True):
+        if read.same_as(column):
+            return _uses(loads[0].indices[-1], written)
+    return False

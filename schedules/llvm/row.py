@@ -1,0 +1,294 @@
+"""Softmax, norms and reductions on CPUs: one parallel loop over rows, everything else inside it.
+
+A *row* is what one value of a reduction depends on.  Two layouts are known.  Where the reduced
+axes are contiguous in memory, each reduction keeps several vectors of partial results, which are
+folded to one value at the end of the row.  Where they are not, neighbouring results are
+contiguous, and a vector of them is reduced at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import tvm_ffi
+from tvm import ir, s_tir
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.target import Target
+
+from ..analysis import BlockInfo, blocks, loads_of, static, variables_of
+from ..base import ScheduleRule
+from .machine import Machine, machine_of
+from .nest import (
+    divisor_extent,
+    has_plain_loops,
+    inline_intermediates,
+    long_iterators,
+    parallelize,
+    separate_outputs,
+    simplified,
+    split_vector,
+    vector_extent,
+    vector_work,
+    vectorize_inner,
+)
+
+#: Vectors of partial results of one reduction: enough to hide the latency of an addition.
+_ACCUMULATORS = 8
+#: Vectors of neighbouring results that are reduced at once.
+_COLUMNS = 4
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Consecutive blocks that one loop over ``rows`` can hold; ``rows`` are its extents.
+
+    ``contiguous`` says whether the reduced axes are contiguous in memory.
+    """
+
+    rows: tuple[ir.Expr, ...]
+    contiguous: bool
+    infos: list[BlockInfo] = field(default_factory=list)
+
+
+class RowRule(ScheduleRule):
+    """Reductions over axes of one operand, with whatever elementwise work surrounds them."""
+
+    name = "llvm.row"
+
+    def check(self, func: tvm_ffi.Object, target: Target) -> str | None:
+        """See :meth:`ScheduleRule.check`."""
+        if not isinstance(func.body, s_tir.SBlockRealize):
+            return "the function has no root block"
+        schedule = s_tir.Schedule(func)
+        infos = blocks(schedule)
+        for info in infos:
+            if info.store is None or len(info.writes) != 1:
+                return f"block {info.name} is not one store"
+            if "O" in info.kinds:
+                return f"block {info.name} has an iterator that is neither spatial nor reduced"
+            if not has_plain_loops(schedule, info):
+                return f"block {info.name} has been scheduled already"
+        reductions = [info for info in infos if info.is_reduction]
+        if not reductions:
+            return "no block reduces"
+        return next(filter(None, map(_reduction_reason, reductions)), None)
+
+    def schedule(self, func: tvm_ffi.Object, target: Target, tunable: bool) -> s_tir.Schedule:
+        """See :meth:`ScheduleRule.schedule`."""
+        machine = machine_of(target)
+        schedule = s_tir.Schedule(func)
+        separate_outputs(schedule)
+        inline_intermediates(schedule)
+        for segment in _segments(blocks(schedule)):
+            _schedule_segment(schedule, segment, machine)
+        return schedule
+
+
+def _reduction_reason(info: BlockInfo) -> str | None:
+    """Why a reduction is not one of a row: a contraction, or a window that overlaps others."""
+    if info.node.init is None:
+        return f"reduction {info.name} has no initial value"
+    iterators = info.iterators
+    wanted = [iterators[position] for position in long_iterators(info)]
+    for load in loads_of(info.store.value):
+        indices = simplified(info, load.indices)
+        used = [variable for index in indices for variable in variables_of(index)]
+        if load.source.same_as(info.writes[0]) or not _includes(used, wanted):
+            continue
+        if all(_is_plain(index) for index in indices):
+            return None
+        return f"reduction {info.name} reads its operand through a computed index"
+    return f"reduction {info.name} has no operand that all its iterators index: a contraction"
+
+
+def _is_plain(index: ir.Expr) -> bool:
+    return ir.is_prim_var(index) or static(index) is not None
+
+
+def _includes(found: Sequence[ir.Var], wanted: Sequence[ir.Var]) -> bool:
+    return all(any(item.same_as(variable) for variable in found) for item in wanted)
+
+
+def _reads_contiguously(info: BlockInfo) -> bool:
+    """Whether the last axis of the reduction's largest operand is one of the reduced axes."""
+    reduced = [info.iterators[position] for position in long_iterators(info, "R")]
+    spatial = long_iterators(info, "S")
+    if not spatial:
+        return True
+    last = info.iterators[spatial[-1]]
+    for load in loads_of(info.store.value):
+        if load.source.same_as(info.writes[0]):
+            continue
+        variables = variables_of(simplified(info, load.indices[-1:])[0]) if load.indices else []
+        if _includes(variables, [last]):
+            return False
+        if any(_includes(variables, [variable]) for variable in reduced):
+            return True
+    return True
+
+
+def _segments(infos: Sequence[BlockInfo]) -> list[Segment]:
+    """Cut the blocks into runs whose blocks share their rows and depend on each other row-wise."""
+    segments: list[Segment] = []
+    for position, info in enumerate(infos):
+        if segments and _fits(segments[-1], info):
+            segments[-1].infos.append(info)
+            continue
+        reduction = next((later for later in infos[position:] if later.is_reduction), None)
+        opened = None
+        if reduction is not None:
+            rows = tuple(reduction.extents[item] for item in long_iterators(reduction, "S"))
+            opened = Segment(rows, _reads_contiguously(reduction))
+            if not _fits(opened, info):
+                opened = None
+        if opened is None:
+            spatial = [info.extents[item] for item in long_iterators(info, "S")]
+            opened = Segment(tuple(spatial[:-1]), True)
+        opened.infos.append(info)
+        segments.append(opened)
+    return segments
+
+
+def _row_iterators(segment: Segment, info: BlockInfo) -> list[ir.Var]:
+    positions = long_iterators(info, "S")[: len(segment.rows)]
+    return [info.iterators[position] for position in positions]
+
+
+def _fits(segment: Segment, info: BlockInfo) -> bool:
+    """Whether ``info`` can run row by row after the segment's blocks."""
+    spatial = [info.extents[position] for position in long_iterators(info, "S")]
+    count = len(segment.rows)
+    if len(spatial) < count or (info.is_reduction and len(spatial) != count):
+        return False
+    if not segment.contiguous and len(spatial) != count:
+        return False
+    if info.is_reduction and _reads_contiguously(info) != segment.contiguous:
+        return False
+    equal = all(
+        tvm_ffi.structural_equal(mine, theirs)
+        for mine, theirs in zip(segment.rows, spatial[:count], strict=True)
+    )
+    return equal and all(_depends_by_row(segment, earlier, info) for earlier in segment.infos)
+
+
+def _depends_by_row(segment: Segment, producer: BlockInfo, info: BlockInfo) -> bool:
+    """Whether each row of ``info`` reads only the same row of what ``producer`` writes."""
+    written = simplified(producer, producer.store.indices)
+    theirs = _row_iterators(segment, producer)
+    mine = _row_iterators(segment, info)
+    for load in loads_of(info.store.value):
+        if not load.source.same_as(producer.writes[0]) or producer is info:
+            continue
+        read = simplified(info, load.indices)
+        for row, own in zip(theirs, mine, strict=True):
+            axes = [axis for axis, index in enumerate(written) if index.same_as(row)]
+            if len(axes) != 1 or not read[axes[0]].same_as(own):
+                return False
+    return True
+
+
+def _schedule_segment(schedule: s_tir.Schedule, segment: Segment, machine: Machine) -> None:
+    """One loop over the rows; parallel where the work pays for it."""
+    row_loops: list[LoopRV] = []
+    for info in segment.infos:
+        lanes = machine.lanes_of(info.dtype)
+        rows, inner = _split_loops(schedule, segment, info)
+        if rows and not segment.contiguous:
+            handles = _schedule_columns(schedule, info, rows, inner, lanes)
+        elif info.is_reduction:
+            if rows:
+                schedule.fuse(*rows)
+            handles = _schedule_partials(schedule, info.handle, inner, lanes)
+        else:
+            if rows:
+                schedule.fuse(*rows)
+            if inner:
+                vectorize_inner(schedule, schedule.fuse(*inner), lanes)
+            handles = [info.handle]
+        row_loops.extend(schedule.get_loops(handle)[0] for handle in handles)
+    if not segment.rows:
+        return
+    row = schedule.merge(*row_loops) if len(row_loops) > 1 else row_loops[0]
+    if vector_work(segment.infos, machine) >= machine.grain:
+        parallelize(schedule, row)
+
+
+def _split_loops(
+    schedule: s_tir.Schedule, segment: Segment, info: BlockInfo
+) -> tuple[list[LoopRV], list[LoopRV]]:
+    """The block's loops over rows, and its other loops."""
+    loops = list(schedule.get_loops(info.handle))
+    positions = long_iterators(info, "S")[: len(segment.rows)]
+    count = positions[-1] + 1 if positions else 0
+    if info.is_reduction and segment.rows:
+        count = info.kinds.index("R")
+    return loops[:count], loops[count:]
+
+
+def _schedule_columns(
+    schedule: s_tir.Schedule,
+    info: BlockInfo,
+    rows: list[LoopRV],
+    inner: list[LoopRV],
+    lanes: int,
+) -> list[SBlockRV]:
+    """Reduce a vector of neighbouring results at once: move it inside the reduction.
+
+    Where no vector divides the columns, all of them move inside, for LLVM to vectorise.
+    """
+    last = max(
+        position for position, loop in enumerate(rows) if static(schedule.get(loop).extent) != 1
+    )
+    outer = rows[:last]
+    columns = schedule.fuse(*rows[last:])
+    extent = static(schedule.get(columns).extent)
+    width = None if extent is None else divisor_extent(extent, lanes, _COLUMNS)
+    if width is not None:
+        chunk, columns = schedule.split(columns, factors=[None, width])
+        outer = [*outer, chunk]
+    if not outer:
+        outer = [schedule.add_unit_loop(columns)]
+    schedule.reorder(*outer, *inner, columns)
+    schedule.fuse(*outer)
+    if width is not None:
+        schedule.vectorize(columns)
+    if info.is_reduction:
+        schedule.decompose_reduction(info.handle, schedule.get_loops(info.handle)[1])
+    return [info.handle]
+
+
+def _schedule_partials(
+    schedule: s_tir.Schedule, block: SBlockRV, inner: list[LoopRV], lanes: int
+) -> list[SBlockRV]:
+    """Split a reduction into vectors of partial results and the folds to one value, in order.
+
+    Before: ``s[row] += x[row, k]``.  After, for 8 vectors of 16 lanes: ``a[row, 0:128] +=
+    x[row, k0 + 0:128]``; ``b[row, 0:16] += a[...]``; ``c[row, 0:4] += b[...]``;
+    ``s[row] += c[row, 0:4]``.  LLVM keeps all of it in registers.
+    """
+    reduced = schedule.fuse(*inner)
+    extent = static(schedule.get(reduced).extent)
+    width = lanes if extent is None else vector_extent(extent, lanes, _ACCUMULATORS)
+    axis = len(schedule.get(block).writes[0].source.shape)
+    pieces: list[SBlockRV] = []
+    remaining = extent
+    for narrower in (width, lanes, lanes // 4) if width is not None else ():
+        if remaining is not None and (narrower < 2 or remaining <= narrower):
+            continue
+        partial = split_vector(schedule, schedule.get_loops(block)[-1], narrower)
+        piece = schedule.rfactor(partial, factor_axis=axis)
+        folded, vector = schedule.get_loops(piece)[-2:]
+        schedule.vectorize(vector)
+        if pieces:
+            schedule.unroll(folded)
+        pieces.append(piece)
+        remaining = narrower
+    if remaining is not None and remaining <= lanes:
+        schedule.unroll(schedule.get_loops(block)[-1])
+    pieces.append(block)
+    for piece in pieces:
+        # The iterators after the spatial ones of the row: the folded axis, then the vector.
+        position = -1 if piece is block else -2
+        schedule.decompose_reduction(piece, schedule.get_loops(piece)[position])
+    return pieces

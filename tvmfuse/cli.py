@@ -1,0 +1,189 @@
+"""The command line: ``tvmfuse optimize | graph | explain | doctor | bench``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from .errors import ModelError, TvmfuseError
+
+# What TVM prints while importing a model would land between the tables.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Operator fusion for Apache TVM Relax.",
+)
+# Tables need the room; where there is no terminal rich would assume 80 columns.
+console = Console(width=None if sys.stdout.isatty() else 120)
+errors = Console(stderr=True, soft_wrap=True)
+
+Model = Annotated[str, typer.Argument(help="a .onnx, .pt2 or .py file")]
+TargetName = Annotated[
+    str, typer.Option("--target", help="llvm (this CPU), cuda, sm_90a or a TVM target tag")
+]
+DimOption = Annotated[
+    list[str] | None, typer.Option("--dim", metavar="NAME=N", help="bind a symbolic dimension")
+]
+InputOption = Annotated[
+    list[str] | None,
+    typer.Option("--input", metavar="NAME:1x3x160x160", help="bind the shape of a whole input"),
+]
+
+
+@app.command()
+def optimize(
+    model: Model,
+    output: Annotated[Path, typer.Option("-o", "--output", help="folder for the results")],
+    target: TargetName = "llvm",
+    dim: DimOption = None,
+    input_shape: InputOption = None,
+    baseline: Annotated[
+        bool, typer.Option(help="compare with TVM's default pipeline (slower)")
+    ] = True,
+    verify: Annotated[bool, typer.Option(help="check every kernel in float64")] = True,
+    fuel: Annotated[
+        int | None, typer.Option(help="use only the first N fusions, to bisect a bad one")
+    ] = None,
+) -> None:
+    """Fuse, schedule, compile and verify MODEL; write the library and the report."""
+    from .job import optimize as run
+    from .options import Options
+    from .report.progress import watch
+    from .report.text import edge_table, group_table, summary_table, verification_table
+
+    with watch(console) as progress:
+        result = run(
+            model,
+            target,
+            output,
+            dims=parse_dims(dim),
+            inputs=parse_inputs(input_shape),
+            options=Options(verify=verify, fuel=fuel),
+            baseline=baseline,
+            progress=progress,
+        )
+    report = result.report
+    console.print(group_table(report))
+    console.print(edge_table(report))
+    failed = [check for check in report.verification if check.ok is False]
+    if failed:
+        console.print(verification_table(report))
+    console.print(summary_table(report))
+    checked = [check for check in report.verification if check.ok]
+    worst = max((check.max_rel or 0.0 for check in checked), default=0.0)
+    console.print(
+        f"verified: {len(checked)} of {len(report.verification)} checks ran and passed, "
+        f"largest relative error {worst:.1e}"
+        if not failed
+        else f"verification FAILED for {len(failed)} of {len(report.verification)} checks"
+    )
+    console.print(f"written: {output}/model.so, report.json, report.txt")
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def graph(model: Model, dim: DimOption = None, input_shape: InputOption = None) -> None:
+    """Print the computation graph of MODEL: number, operator, inputs, outputs."""
+    from .frontends import load
+    from .graph import build_graph
+    from .passes.dataflow import as_dataflow
+    from .report.graph_table import graph_table
+
+    mod = as_dataflow(load(model, dims=parse_dims(dim), inputs=parse_inputs(input_shape)))
+    console.print(graph_table(build_graph(mod)))
+
+
+@app.command()
+def explain(
+    model: Model,
+    target: TargetName = "llvm",
+    dim: DimOption = None,
+    input_shape: InputOption = None,
+    code: Annotated[str | None, typer.Option(help="only edges of this code")] = None,
+    node: Annotated[str | None, typer.Option(help="only edges of this node")] = None,
+) -> None:
+    """Say for each producer-consumer edge of MODEL whether it is fused, and if not, why."""
+    from .frontends import load
+    from .options import Options
+    from .passes.fuse import fuse
+    from .passes.prepare import prepare
+    from .patterns import DEFAULT
+    from .report.assemble import edge_entries
+    from .report.graph_table import edges_in_full
+    from .target import resolve_target
+
+    options = Options()
+    mod = prepare(load(model, dims=parse_dims(dim), inputs=parse_inputs(input_shape)), options)
+    edges = edge_entries(fuse(mod, resolve_target(target), DEFAULT, options).plans)
+    chosen = [
+        edge
+        for edge in edges
+        if (code is None or edge.code == code.upper())
+        and (node is None or node in (edge.producer, edge.consumer))
+    ]
+    console.print(edges_in_full(chosen))
+    console.print(f"{len(chosen)} of {len(edges)} edges")
+
+
+@app.command()
+def doctor() -> None:
+    """Check this machine and say what each gap costs and how to close it."""
+    from .doctor import examine
+    from .report.doctor_table import doctor_table
+
+    findings = examine()
+    console.print(doctor_table(findings))
+    if any(finding.level == "error" for finding in findings):
+        raise typer.Exit(1)
+
+
+def parse_dims(values: list[str] | None) -> dict[str, int]:
+    """``NAME=N`` options as a dictionary; raises ModelError for anything else."""
+    dims: dict[str, int] = {}
+    for value in values or []:
+        name, equals, number = value.rpartition("=")
+        if not equals or not name or not number.isdigit() or int(number) < 1:
+            raise ModelError(f"--dim {value!r} is not NAME=N with N a positive whole number")
+        dims[name] = int(number)
+    return dims
+
+
+def parse_inputs(values: list[str] | None) -> dict[str, tuple[int, ...]]:
+    """``NAME:1x3x160x160`` options as a dictionary; raises ModelError for anything else."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for value in values or []:
+        name, colon, text = value.rpartition(":")
+        extents = text.split("x")
+        if not colon or not name or not all(e.isdigit() and int(e) > 0 for e in extents):
+            raise ModelError(f"--input {value!r} is not NAME:1x3x160x160 with positive extents")
+        shapes[name] = tuple(int(extent) for extent in extents)
+    return shapes
+
+
+def main() -> None:
+    """Run the command line; a TvmfuseError is one line on stderr and exit code 2.
+
+    ``--debug`` anywhere on the line shows the stack trace instead.
+    """
+    debug = "--debug" in sys.argv
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    try:
+        app(args=arguments)
+    except TvmfuseError as error:
+        if debug:
+            raise
+        errors.print(f"tvmfuse: {error}", markup=False, highlight=False)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
