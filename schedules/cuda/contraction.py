@@ -189,14 +189,13 @@ def normalise(
     the output, whose iterators become ``(s, i, j)``.
     """
     main = contraction.block.handle
-    reindexed_result = reindex(schedule, contraction)
+    reindex(schedule, contraction)
     schedule.pad_einsum(main, [1, *padding])
-    left = schedule.cache_read(main, 0, "shared")
-    right = schedule.cache_read(main, 1, "shared")
+    left = schedule.cache_read(main, contraction.left, "shared")
+    right = schedule.cache_read(main, contraction.right, "shared")
     inline_producers(schedule, (left, right))
     schedule.set_scope(main, 0, "local")
     outputs = inline_consumers(schedule, main)
-    del reindexed_result
     for output in outputs:
         iterate_over_result(schedule, main, output)
     return Normal(main, left, right, tuple(outputs))
@@ -213,29 +212,29 @@ def obstacle(schedule: s_tir.Schedule, contraction: Contraction) -> str | None:
     return None
 
 
-def reindex(schedule: s_tir.Schedule, contraction: Contraction) -> SBlockRV:
+def reindex(schedule: s_tir.Schedule, contraction: Contraction, left: str = "SKI") -> None:
     """Give operands and result buffers of their own with the axes (s, k, i), (s, k, j), (s, i, j).
 
-    Afterwards read 0 is the left operand and read 1 the right one.
+    ``left`` is the order of the left operand's axes.
     """
     block, roles = contraction.block, contraction.roles
     loads = {"I": contraction.left, "J": contraction.right}
     for own in ("I", "J"):
         schedule.reindex(block.handle, ("read", loads[own]))
-    result = schedule.reindex(block.handle, ("write", 0))
+    schedule.reindex(block.handle, ("write", 0))
     node = schedule.get(block.handle)
     extents = [iterator.dom.extent for iterator in node.iter_vars]
     for own, position in loads.items():
         used = _names([axis.min for axis in node.reads[position].region])
         kept = [at for at, it in enumerate(node.iter_vars) if it.var.name in used]
-        map_ = fused_map([roles[at] for at in kept], [extents[at] for at in kept], f"SK{own}")
+        order = left if own == "I" else "SKJ"
+        map_ = fused_map([roles[at] for at in kept], [extents[at] for at in kept], order)
         schedule.transform_layout(block.handle, ("read", position), map_)
     used = _names([axis.min for axis in node.writes[0].region])
     kept = [at for at, it in enumerate(node.iter_vars) if it.var.name in used]
     map_ = fused_map([roles[at] for at in kept], [extents[at] for at in kept], "SIJ")
     schedule.transform_layout(block.handle, ("write", 0), map_)
     schedule.transform_block_layout(block.handle, fused_map(roles, extents, "SIJK"))
-    return result
 
 
 def fused_map(roles: Sequence[str], extents: Sequence[ir.Expr], order: str) -> tirx.IndexMap:

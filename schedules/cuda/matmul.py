@@ -14,6 +14,10 @@ from .machine import Machine
 from .matmul_simt import choose_tile, schedule_simt
 
 
+SHALLOW = 64
+"""A reduction of fewer elements gives the threads of a block reduction too little to do."""
+
+
 class MatmulRule(ScheduleRule):
     """One kernel of a matrix multiplication, its producers and its epilogue.
 
@@ -56,7 +60,9 @@ def schedule_contraction(
 ) -> s_tir.Schedule:
     """Schedule a group around one contraction as one kernel."""
     few_rows = orient(contraction)
-    if isinstance(few_rows, str):
+    rows, columns, depth = (contraction.extent(role) for role in "IJK")
+    shallow = depth is not None and depth < SHALLOW and 1 not in (rows, columns)
+    if isinstance(few_rows, str) or shallow:
         return schedule_simt(schedule, contraction, choose_tile(contraction, machine))
     split = choose_split(schedule.copy(), few_rows, machine)
     return schedule_gemv(schedule, few_rows, split)

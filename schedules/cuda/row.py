@@ -17,7 +17,7 @@ from tvm.target import Target
 from .. import analysis
 from ..analysis import BlockInfo
 from ..base import ScheduleRule
-from . import access, nest, row_space
+from . import access, accumulate, nest, row_space
 from .machine import Machine
 from .row_space import RowSpace
 
@@ -88,6 +88,7 @@ def prepared(func: tirx.PrimFunc, machine: Machine) -> s_tir.Schedule:
     """The group with detached outputs, and only those intermediates left that are kept."""
     sch = nest.fresh_schedule(func)
     nest.detach_outputs(sch)
+    sch = accumulate.widened(sch)
     for name in [block.name for block in analysis.blocks(sch)]:
         infos = analysis.blocks(sch)
         block = next(info for info in infos if info.name == name)

@@ -10,6 +10,7 @@ from ..base import ScheduleRule
 # Stand-in while the other rules are being written: lazy, and skips what cannot be imported yet.
 _ORDER = (
     ("attention", "AttentionRule"),
+    ("gate", "GateRule"),
     ("matmul", "MatmulRule"),
     ("conv", "ConvRule"),
     ("depthwise", "DepthwiseRule"),

@@ -10,6 +10,7 @@ buffer that fits in the second-level cache, so the inner loop has no predicate.
 from __future__ import annotations
 
 from tvm import s_tir, tirx
+from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
 from ..analysis import blocks
@@ -27,6 +28,7 @@ from .conv_structure import (
     Window,
     epilogue_reason,
     find_window,
+    injective_reason,
 )
 from .conv_tile import ConvPlan, plan_convolution
 from .machine import Machine, machine_of
@@ -49,28 +51,43 @@ class ConvRule(ScheduleRule):
             return "the window reduction has no weight (pooling)"
         if window.channel_kind == PER_CHANNEL:
             return "the convolution is depthwise"
-        return epilogue_reason(infos, window.anchor)
+        return injective_reason(infos, window.anchor)
 
     def schedule(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule:
         """See :meth:`ScheduleRule.schedule`.  Raises ``ValueError`` if ``check`` would decline."""
         sch = s_tir.Schedule(func)
-        window = find_window(blocks(sch))
+        infos = blocks(sch)
+        window = find_window(infos)
         if isinstance(window, str):
             raise ValueError(window)
         machine = machine_of(target)
+        moved = epilogue_reason(infos, window.anchor) is not None
         stages = inline_stages(sch, window.data)
-        plan = plan_convolution(window, machine, staged=stages.data is not None)
+        plan = plan_convolution(window, machine, stages.data is not None, whole_channels=moved)
         for stage in stages.first:
-            parallel_stage(sch, stage, machine.lanes, plan.parallel)
-        tile_convolution(sch, stages, window, plan, machine)
+            parallel_stage(sch, stage, machine, plan.parallel)
+        tile_convolution(sch, stages, window, plan, machine, moved)
         return sch
 
 
 def tile_convolution(
-    sch: s_tir.Schedule, stages: Stages, window: Window, plan: ConvPlan, machine: Machine
+    sch: s_tir.Schedule,
+    stages: Stages,
+    window: Window,
+    plan: ConvPlan,
+    machine: Machine,
+    moved: bool,
 ) -> None:
-    """Tile the reduction as ``plan`` says and attach the stages around it."""
-    anchor, outputs = stages.anchor, keep_local(sch, stages)
+    """Tile the reduction as ``plan`` says and attach the stages around it.
+
+    An epilogue that ``moved`` elements (depth to space, a transposition) cannot take them from
+    registers: the tile is stored to a buffer of whole rows, which the epilogue reads from cache.
+    """
+    anchor = stages.anchor
+    if moved:
+        tiles, finals = (sch.cache_write(anchor, 0, "local"),), stages.outputs
+    else:
+        tiles, finals = keep_local(sch, stages), ()
     batch, row, column, channel, row_tap, column_tap, inner = sch.get_loops(anchor)
     groups = window.channels // window.group_channels
     row_task, row_outer, row_inner = sch.split(row, [plan.row_tasks, None, plan.rows])
@@ -78,23 +95,40 @@ def tile_convolution(
     group, channel_task, channel_outer, vector, lane = sch.split(
         channel, [groups, plan.channel_tasks, None, plan.vectors, plan.lanes]
     )
+    middle = (row_outer, channel_outer) if moved else (channel_outer, row_outer)
     sch.reorder(
         *(batch, row_task, group, channel_task),
-        *(channel_outer, row_outer, column_outer),
+        *(*middle, column_outer),
         *(row_tap, column_tap, inner),
         *(row_inner, column_inner, vector, lane),
     )
     task = sch.fuse(batch, row_task, group, channel_task)
-    for output in outputs:
-        sch.reverse_compute_at(output, column_outer, preserve_unit_loops=True)
+    for tile in tiles:
+        sch.reverse_compute_at(tile, column_outer, preserve_unit_loops=True)
+    for final in finals:
+        _attach_moved(sch, final, row_outer, machine, plan.parallel)
     if stages.data is not None:
         sch.compute_at(stages.data, task, preserve_unit_loops=True)
-        vectorise_last(sch, stages.data, machine.lanes)
+        vectorise_last(sch, stages.data, machine)
     if plan.parallel:
         sch.parallel(task)
     for loop in (row_inner, column_inner, vector):
         sch.unroll(loop)
     sch.vectorize(lane)
-    for output in outputs:
-        tile_output(sch, output, plan.lanes)
+    for tile in tiles:
+        tile_output(sch, tile, plan.lanes)
     sch.decompose_reduction(anchor, row_tap)
+
+
+def _attach_moved(
+    sch: s_tir.Schedule, final: SBlockRV, row: LoopRV, machine: Machine, parallel: bool
+) -> None:
+    """Run an epilogue that moves elements after each row; over the whole tensor if TVM cannot
+    tell which elements come from a row.
+    """
+    try:
+        sch.reverse_compute_at(final, row, preserve_unit_loops=True)
+    except s_tir.ScheduleError:
+        parallel_stage(sch, final, machine, parallel)
+    else:
+        vectorise_last(sch, final, machine, fuse=True)

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from tvm import ir, s_tir
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from ..analysis import BlockInfo, ancestors, blocks, consumers, producers, static
+from ..analysis import BlockInfo, blocks, consumers, descendants, producers, static
 from .conv_structure import is_plain_copy
+from .conv_tile import vector_lanes
+from .machine import Machine
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ def inline_stages(sch: s_tir.Schedule, source: ir.Var, reused: bool = True) -> S
     """
     infos = blocks(sch)
     anchor = next(info for info in infos if info.is_reduction)
-    before = ancestors(infos, anchor)
+    after = descendants(infos, anchor)
     data, first = None, []
     for producer in producers(infos, anchor):
         makes_data = any(buffer.same_as(source) for buffer in producer.writes)
@@ -59,10 +61,10 @@ def inline_stages(sch: s_tir.Schedule, source: ir.Var, reused: bool = True) -> S
     for block in infos:
         if not block.is_output or block is anchor or any(block is item for item in direct):
             continue
-        if any(block is item for item in before):
-            first.append(block.handle)
-        else:
+        if any(block is item for item in after):
             outputs.append(block.handle)
+        else:
+            first.append(block.handle)
     return Stages(anchor.handle, data, tuple(first), tuple(outputs), anchor.is_output)
 
 
@@ -85,13 +87,21 @@ def largest_divisor(extent: int, limit: int) -> int:
     return next(size for size in range(min(extent, limit), 0, -1) if extent % size == 0)
 
 
-def vectorise_last(sch: s_tir.Schedule, block: SBlockRV, lanes: int) -> None:
-    """Vectorise the block's innermost loop by its largest divisor of at most ``lanes``."""
-    loop = sch.get_loops(block)[-1]
+def vectorise_last(
+    sch: s_tir.Schedule, block: SBlockRV, machine: Machine, fuse: bool = False
+) -> None:
+    """Vectorise the block's innermost loop by the best vector length that divides it.
+
+    With ``fuse`` the loop is first fused with those around it until it fills a vector.
+    """
+    *outer, loop = sch.get_loops(block)
     extent = static(sch.get(loop).extent)
+    while extent is not None and extent < machine.lanes and fuse and outer:
+        loop = sch.fuse(outer.pop(), loop)
+        extent = static(sch.get(loop).extent)
     if extent is None:
         return
-    size = largest_divisor(extent, lanes)
+    size = vector_lanes(extent, machine)
     if size == 1:
         return
     if size < extent:
@@ -99,11 +109,11 @@ def vectorise_last(sch: s_tir.Schedule, block: SBlockRV, lanes: int) -> None:
     sch.vectorize(loop)
 
 
-def parallel_stage(sch: s_tir.Schedule, block: SBlockRV, lanes: int, parallel: bool) -> None:
+def parallel_stage(sch: s_tir.Schedule, block: SBlockRV, machine: Machine, parallel: bool) -> None:
     """Run a whole-tensor stage: outer axes fused and parallel, the last axis vectorised."""
     loops = sch.get_loops(block)
     outer: list[LoopRV] = loops[:-1]
-    vectorise_last(sch, block, lanes)
+    vectorise_last(sch, block, machine)
     if outer and parallel:
         sch.parallel(sch.fuse(*outer))
 

@@ -235,16 +235,24 @@ def _window(
     )
 
 
+def injective_reason(infos: Sequence[BlockInfo], anchor: BlockInfo) -> str | None:
+    """Why a block around the reduction cannot be inlined; ``None`` if all can."""
+    for block in infos:
+        if block is not anchor and (not block.is_injective or block.store is None):
+            return f"block {block.name} is not one injective store"
+    return None
+
+
 def epilogue_reason(infos: Sequence[BlockInfo], anchor: BlockInfo) -> str | None:
     """Why the blocks after ``anchor`` cannot be applied to a register tile; ``None`` if they can.
 
     Each must compute its element at the position of the reduction's result, with no move.
     """
+    reason = injective_reason(infos, anchor)
+    if reason is not None:
+        return reason
     after = descendants(infos, anchor)
     chain = [anchor, *after]
-    for block in infos:
-        if block is not anchor and (not block.is_injective or block.store is None):
-            return f"block {block.name} is not one injective store"
     for block in after:
         store = block.store
         if store is None or not _same_extents(block, anchor):

@@ -98,8 +98,14 @@ def _tiles(window: Window, machine: Machine) -> list[tuple[float, int, int, int,
     return sorted(found, key=lambda item: (item[0], -item[1] * item[2] * item[3], item))[:24]
 
 
-def plan_convolution(window: Window, machine: Machine, staged: bool) -> ConvPlan:
-    """The plan with the least estimated time; ``staged`` if each task copies its padded input."""
+def plan_convolution(
+    window: Window, machine: Machine, staged: bool, whole_channels: bool = False
+) -> ConvPlan:
+    """The plan with the least estimated time.
+
+    ``staged`` tells that each task copies its padded input; ``whole_channels`` that a task needs
+    all output channels.
+    """
     groups = window.channels // window.group_channels
     parallel = machine.cores > 1 and window.operations >= 2 * machine.grain * machine.lanes
     best: tuple[float, ConvPlan] | None = None
@@ -109,7 +115,7 @@ def plan_convolution(window: Window, machine: Machine, staged: bool) -> ConvPlan
             row_choices = [item for item in row_choices if item <= 8 * machine.cores]
         blocks = window.group_channels // (vectors * lanes)
         for row_tasks, channel_tasks in product(row_choices, divisors(blocks, 4 * machine.cores)):
-            if not parallel and channel_tasks > 1:
+            if channel_tasks > 1 and (whole_channels or not parallel):
                 continue
             tasks = window.batch * row_tasks * groups * channel_tasks
             height = window.height // row_tasks

@@ -56,7 +56,7 @@ class DepthwiseRule(ScheduleRule):
         stages = inline_stages(sch, window.data)
         parallel = machine.cores > 1 and window.operations >= machine.grain * machine.lanes
         for stage in stages.first:
-            parallel_stage(sch, stage, machine.lanes, parallel)
+            parallel_stage(sch, stage, machine, parallel)
         tile_window(sch, stages, window, machine, parallel)
         return sch
 

@@ -1,6 +1,6 @@
 """Ragged extents of a tiled loop nest, without predicates in the vector code.
 
-Where a tile does not divide an extent, the last tile is moved inwards until it ends with the
+Where a tile does not divide a static extent, the last tile is moved inwards until it ends with the
 extent, so that a few rows or columns are computed twice, with the same result::
 
     for t in range(ceil(E / n)):  block at t * n + i  if t * n + i < E
@@ -8,6 +8,11 @@ extent, so that a few rows or columns are computed twice, with the same result::
 
 That needs E >= n.  The second writer stores the very bits that the first one stored, because each
 element's reduction order does not depend on the tile, so parallel tiles may overlap.
+
+Under a symbolic extent E >= n is not known, so the tiles inside the extent get a copy of the loop
+body without predicates, and only the last one tests each row::
+
+    for t in range(ceil(E / n)):  if t < E // n: body  else: body with predicates
 """
 
 from __future__ import annotations
@@ -17,6 +22,8 @@ from dataclasses import dataclass
 
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
+
+from ..analysis import variables_of
 
 
 @dataclass(frozen=True)
@@ -49,10 +56,67 @@ def move_last_tiles_inwards(func: tirx.PrimFunc, edges: Sequence[Edge]) -> tirx.
                     changed = True
         if not changed:
             return realize
-        return s_tir.SBlockRealize(values, tirx.const(True, "bool"), realize.block)
+        return s_tir.SBlockRealize(values, _symbolic_terms(realize.predicate), realize.block)
+
+    sizes = [v for parameter in func.params for v in _size_variables(parameter)]
+
+    def _symbolic_terms(predicate: ir.Expr) -> ir.Expr:
+        if isinstance(predicate, tirx.And):
+            left, right = _symbolic_terms(predicate.a), _symbolic_terms(predicate.b)
+            return tirx.And(left, right)
+        used = variables_of(predicate)
+        if any(variable.same_as(size) for variable in used for size in sizes):
+            return predicate
+        return tirx.const(True, "bool")
 
     body = tvm_ffi.structural_map(func.body, (s_tir.SBlockRealize, rewrite))
     return func.with_body(body)
+
+
+def separate_interior(func: tirx.PrimFunc, loop_variable: ir.Var, inside: ir.Expr) -> tirx.PrimFunc:
+    """Give the iterations of one loop for which ``inside`` holds a body without predicates."""
+
+    def strip(realize: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
+        true = tirx.const(True, "bool")
+        return s_tir.SBlockRealize(realize.iter_values, true, realize.block)
+
+    def rewrite(loop: tirx.For) -> tirx.For:
+        if not loop.loop_var.same_as(loop_variable):
+            return loop
+        interior = tvm_ffi.structural_map(loop.body, (s_tir.SBlockRealize, strip))
+        interior = _with_own_variables(interior)
+        body = tirx.IfThenElse(inside, interior, loop.body)
+        return tirx.For(
+            loop.loop_var, loop.min, loop.extent, loop.kind, body, annotations=loop.annotations
+        )
+
+    body = tvm_ffi.structural_map(func.body, (tirx.For, rewrite))
+    return func.with_body(body)
+
+
+def _with_own_variables(statement: tirx.Stmt) -> tirx.Stmt:
+    """A copy with fresh loop and block variables: each is defined once in a function."""
+    fresh: list[tuple[ir.Var, ir.Var]] = []
+
+    def define(variable: ir.Var) -> None:
+        fresh.append((variable, tirx.Var(variable.name, variable.ty)))
+
+    def of_block(block: s_tir.SBlock) -> None:
+        for iterator in block.iter_vars:
+            define(iterator.var)
+
+    callbacks = ((tirx.For, lambda loop: define(loop.loop_var)), (s_tir.SBlock, of_block))
+    tvm_ffi.structural_walk(statement, callbacks)
+
+    def swap(variable: ir.Var) -> ir.Var:
+        return next((new for old, new in fresh if old.same_as(variable)), variable)
+
+    return tvm_ffi.structural_map(statement, (ir.Var, swap))
+
+
+def _size_variables(parameter: ir.Var) -> list[ir.Var]:
+    shape = getattr(parameter.ty, "shape", ())
+    return [variable for extent in shape for variable in variables_of(extent)]
 
 
 def _move(value: ir.Expr, edge: Edge) -> ir.Expr | None:

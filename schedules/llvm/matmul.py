@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tvm import s_tir, tirx
+from tvm import ir, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
 from .. import analysis
 from ..analysis import BlockInfo, static
 from ..base import ScheduleRule
-from .edges import Edge, move_last_tiles_inwards
+from .edges import Edge, move_last_tiles_inwards, separate_interior
 from .machine import Machine, machine_of
 from .microkernel import Problem, Tile, ranked_tiles, row_blocks, vectorize_inner
 from .operands import Operands, inline_maps
@@ -81,6 +81,8 @@ class _Nest:
     row: LoopRV
     column: LoopRV
     reduction: tuple[LoopRV, ...]
+    row_extent: ir.Expr
+    column_extent: ir.Expr
     problem: Problem
 
 
@@ -90,14 +92,14 @@ class _Loops:
 
     ``parallel`` fuses the outer loops, ``row_blocks`` blocks of rows and ``column_tiles`` tiles of
     columns; ``row_tile`` runs over ``row_tiles`` tiles, and is part of ``parallel`` where the row
-    count is symbolic.  Counts are 1 where symbolic.
+    count is symbolic.
     """
 
     parallel: LoopRV
     row_tile: LoopRV | None
     row_blocks: int
-    column_tiles: int
-    row_tiles: int
+    column_tiles: ir.Expr
+    row_tiles: ir.Expr
 
 
 def _nest(schedule: s_tir.Schedule, machine: Machine) -> _Nest:
@@ -131,7 +133,16 @@ def _nest(schedule: s_tir.Schedule, machine: Machine) -> _Nest:
         reduction=_product(schedule, reduction),
     )
     return _Nest(
-        anchor, operands, tuple(epilogue), tuple(outer), row, column, tuple(reduction), problem
+        anchor=anchor,
+        operands=operands,
+        epilogue=tuple(epilogue),
+        outer=tuple(outer),
+        row=row,
+        column=column,
+        reduction=tuple(reduction),
+        row_extent=schedule.get(row).extent,
+        column_extent=schedule.get(column).extent,
+        problem=problem,
     )
 
 
@@ -156,24 +167,27 @@ def _product(schedule: s_tir.Schedule, loops: list[LoopRV]) -> int | None:
 def _tile(schedule: s_tir.Schedule, nest: _Nest, tile: Tile, machine: Machine) -> _Loops:
     """Split the anchor's loops: tasks, tiles of rows, the reduction, then the register tile."""
     row_tile, row_inner = schedule.split(nest.row, [None, tile.rows])
+    shared = list(nest.outer)
     blocks = row_blocks(nest.problem, tile, machine)
-    row_block, row_tile = schedule.split(row_tile, [blocks, None])
+    if blocks > 1:
+        row_block, row_tile = schedule.split(row_tile, [blocks, None])
+        shared.append(row_block)
     column_tile, vector, lane = schedule.split(nest.column, [None, tile.vectors, tile.lanes])
-    schedule.reorder(
-        *nest.outer, row_block, column_tile, row_tile, *nest.reduction, row_inner, vector, lane
-    )
+    shared.append(column_tile)
+    schedule.reorder(*shared, row_tile, *nest.reduction, row_inner, vector, lane)
     schedule.unroll(row_inner)
     schedule.unroll(vector)
     schedule.vectorize(lane)
-    counts = [static(schedule.get(loop).extent) or 1 for loop in (row_block, column_tile, row_tile)]
-    shared = [*nest.outer, row_block, column_tile]
+    column_tiles = schedule.get(column_tile).extent
+    row_tiles = schedule.get(row_tile).extent
     if nest.problem.rows is None:
-        fused, row_tile = schedule.fuse(*shared, row_tile), None
+        fused = schedule.fuse(*shared, row_tile)
     else:
-        fused = schedule.fuse(*shared)
+        fused = schedule.fuse(*shared) if len(shared) > 1 else column_tile
     if nest.problem.work is None or nest.problem.work >= machine.grain:
         schedule.parallel(fused)
-    return _Loops(fused, row_tile, *counts)
+    inner_rows = None if nest.problem.rows is None else row_tile
+    return _Loops(fused, inner_rows, blocks, column_tiles, row_tiles)
 
 
 def _attach_epilogue(schedule: s_tir.Schedule, nest: _Nest, tile: Tile, loops: _Loops) -> bool:
@@ -229,24 +243,41 @@ def _with_edges(schedule: s_tir.Schedule, nest: _Nest, tile: Tile, loops: _Loops
     """Handle the extents that the tile does not divide."""
     problem = nest.problem
     parallel = schedule.get(loops.parallel)
-    index = parallel.loop_var
-    edges = []
-    if problem.columns is not None and problem.columns % tile.columns:
-        whole = static(parallel.extent) == loops.column_tiles
-        column = index if whole else index % loops.column_tiles
+    task: ir.Expr = parallel.loop_var
+    inside: list[ir.Expr] = []
+    edges: list[Edge] = []
+    if loops.row_tile is None:
+        inside.append(task % loops.row_tiles < nest.row_extent // tile.rows)
+        task = task // loops.row_tiles
+    tasks = _tasks(nest, loops)
+    if problem.columns is None:
+        inside.append(task % loops.column_tiles < nest.column_extent // tile.columns)
+    elif problem.columns % tile.columns:
+        column = task if tasks == static(loops.column_tiles) else task % loops.column_tiles
         edges.append(Edge(((column, tile.columns),), problem.columns - tile.columns))
-    reached = tile.rows * loops.row_tiles * loops.row_blocks
-    if problem.rows is not None and problem.rows != reached:
-        parts = []
-        if loops.row_tile is not None and loops.row_tiles > 1:
-            parts.append((schedule.get(loops.row_tile).loop_var, tile.rows))
-        if loops.row_blocks > 1:
-            tasks = loops.row_blocks * loops.column_tiles
-            block = index if static(parallel.extent) == tasks else index % tasks
-            block = block // loops.column_tiles if loops.column_tiles > 1 else block
-            parts.append((block, tile.rows * loops.row_tiles))
-        edges.append(Edge(tuple(parts), problem.rows - tile.rows))
-    if not edges:
-        return schedule
-    main = move_last_tiles_inwards(schedule.mod["main"], edges)
-    return s_tir.Schedule(main)
+    if problem.rows is not None and loops.row_tile is not None:
+        tiles = static(loops.row_tiles) or 1
+        if problem.rows != tile.rows * tiles * loops.row_blocks:
+            parts: list[tuple[ir.Expr, int]] = []
+            if tiles > 1:
+                parts.append((schedule.get(loops.row_tile).loop_var, tile.rows))
+            if loops.row_blocks > 1:
+                group = loops.row_blocks * loops.column_tiles
+                block = task if tasks == static(group) else task % group
+                block = block if static(loops.column_tiles) == 1 else block // loops.column_tiles
+                parts.append((block, tile.rows * tiles))
+            edges.append(Edge(tuple(parts), problem.rows - tile.rows))
+    main = schedule.mod["main"]
+    if edges:
+        main = move_last_tiles_inwards(main, edges)
+    if inside:
+        main = separate_interior(main, parallel.loop_var, tirx.all(*inside))
+    return s_tir.Schedule(main) if edges or inside else schedule
+
+
+def _tasks(nest: _Nest, loops: _Loops) -> int | None:
+    """How many tasks there are, not counting a symbolic loop over row tiles."""
+    columns = static(loops.column_tiles)
+    if columns is None or nest.problem.batch is None:
+        return None
+    return nest.problem.batch * loops.row_blocks * columns

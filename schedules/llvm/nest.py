@@ -25,8 +25,6 @@ _CHEAP_CALLS = frozenset(
 _LARGEST_EXPRESSION = 300
 #: Operations that an expensive call counts for.
 _CALL_OPERATIONS = 16
-#: Longest row, in elements, that is kept on the stack of a thread.
-_STACK_ELEMENTS = 8192
 #: Extent that stands for a symbolic one where work is estimated.
 _SYMBOLIC_EXTENT = 128
 
@@ -131,18 +129,24 @@ def has_plain_loops(schedule: s_tir.Schedule, info: BlockInfo) -> bool:
     )
 
 
-def vector_extent(extent: int, lanes: int, vectors: int) -> int | None:
-    """The extent of the vector loop that ``extent`` iterations are split into.
+def vector_extent(extent: int, lanes: int, vectors: int, expensive: bool = False) -> int | None:
+    """The extent of the vector loop that a reduction over ``extent`` elements is split into.
 
-    At most ``vectors`` registers; a divisor of ``extent`` if that wastes little, else the last
-    vector is partial.  ``None`` for an extent too short for half a register.
+    A divisor of ``extent``, of at most ``vectors`` registers, if there is one.  Else the last
+    vector is partial and runs lane by lane: then the width that leaves the least for it, and
+    half a register where each element is ``expensive``.  ``None`` for an extent too short for
+    half a register.
     """
-    for count in range(vectors, 0, -1):
-        if extent % (count * lanes) == 0:
-            return count * lanes
-    if extent >= lanes:
-        return lanes * min(vectors, 4, extent // lanes)
-    return extent if extent >= lanes // 2 else None
+    half = lanes // 2
+    if half < 2 or extent < half:
+        return None
+    widths = [count * lanes for count in range(vectors, 0, -1)]
+    whole = next((width for width in [*widths, half] if extent % width == 0), None)
+    if whole is not None:
+        return whole
+    if expensive or extent < lanes:
+        return half
+    return min((width for width in widths if width <= extent), key=lambda width: extent % width)
 
 
 def split_vector(schedule: s_tir.Schedule, loop: LoopRV, width: int) -> LoopRV:
@@ -161,11 +165,18 @@ def split_vector(schedule: s_tir.Schedule, loop: LoopRV, width: int) -> LoopRV:
 
 
 def vectorize_inner(schedule: s_tir.Schedule, loop: LoopRV, lanes: int, vectors: int = 1) -> None:
-    """Vectorise a data-parallel loop over a contiguous axis, unless it is too short."""
+    """Vectorise a data-parallel loop over a contiguous axis by at most ``vectors`` registers.
+
+    An extent that registers do not divide is left to LLVM's vectoriser, which makes better
+    remainder loops than TVM's partial vectors.
+    """
     extent = static(schedule.get(loop).extent)
-    width = lanes if extent is None else vector_extent(extent, lanes, vectors)
-    if width is not None:
-        schedule.vectorize(split_vector(schedule, loop, width))
+    if extent is None:
+        return
+    for width in (count * lanes for count in range(vectors, 0, -1)):
+        if extent % width == 0:
+            schedule.vectorize(split_vector(schedule, loop, width))
+            return
 
 
 def divisor_extent(extent: int, lanes: int, vectors: int) -> int | None:
@@ -198,15 +209,6 @@ def parallelize(schedule: s_tir.Schedule, loop: LoopRV) -> None:
         node.annotations,
     )
     schedule.state.replace(schedule.get_sref(loop), parallel)
-
-
-def keep_in_registers_or_stack(schedule: s_tir.Schedule, info: BlockInfo, elements: int) -> None:
-    """Place a block's row of ``elements`` values on the stack if it is small.
-
-    Elsewhere TVM asks its allocator for it again in every iteration of a parallel loop.
-    """
-    if elements <= _STACK_ELEMENTS and not info.is_output:
-        schedule.set_scope(info.handle, 0, "local")
 
 
 def simplified(info: BlockInfo, indices: Sequence[ir.Expr]) -> list[ir.Expr]:

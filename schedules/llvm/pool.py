@@ -62,7 +62,7 @@ class PoolRule(ScheduleRule):
         work = found.operations
         parallel = machine.cores > 1 and work >= machine.grain * machine.lanes
         for stage in stages.first:
-            parallel_stage(sch, stage, machine.lanes, parallel)
+            parallel_stage(sch, stage, machine, parallel)
         if isinstance(found, Window):
             tile_window(sch, stages, found, machine, parallel)
         else:

@@ -12,17 +12,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import tvm_ffi
-from tvm import ir, s_tir
+from tvm import ir, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
-from ..analysis import BlockInfo, blocks, loads_of, static, variables_of
+from ..analysis import BlockInfo, blocks, consumers, loads_of, static, variables_of
 from ..base import ScheduleRule
 from .machine import Machine, machine_of
 from .nest import (
     divisor_extent,
     has_plain_loops,
     inline_intermediates,
+    is_expensive,
     long_iterators,
     parallelize,
     separate_outputs,
@@ -35,6 +36,11 @@ from .nest import (
 
 #: Vectors of partial results of one reduction: enough to hide the latency of an addition.
 _ACCUMULATORS = 8
+#: Vectors of elementwise work in flight.
+_ELEMENT_VECTORS = 2
+#: Longest row, in elements, that is kept on a thread's stack; elsewhere TVM asks its allocator
+#: for it again in every iteration of a parallel loop.
+_STACK_ELEMENTS = 8192
 #: Vectors of neighbouring results that are reduced at once.
 _COLUMNS = 4
 
@@ -43,11 +49,13 @@ _COLUMNS = 4
 class Segment:
     """Consecutive blocks that one loop over ``rows`` can hold; ``rows`` are its extents.
 
-    ``contiguous`` says whether the reduced axes are contiguous in memory.
+    ``contiguous`` says whether the reduced axes are contiguous in memory; ``function`` has all
+    blocks of the function.
     """
 
     rows: tuple[ir.Expr, ...]
     contiguous: bool
+    function: Sequence[BlockInfo]
     infos: list[BlockInfo] = field(default_factory=list)
 
 
@@ -139,12 +147,12 @@ def _segments(infos: Sequence[BlockInfo]) -> list[Segment]:
         opened = None
         if reduction is not None:
             rows = tuple(reduction.extents[item] for item in long_iterators(reduction, "S"))
-            opened = Segment(rows, _reads_contiguously(reduction))
+            opened = Segment(rows, _reads_contiguously(reduction), infos)
             if not _fits(opened, info):
                 opened = None
         if opened is None:
             spatial = [info.extents[item] for item in long_iterators(info, "S")]
-            opened = Segment(tuple(spatial[:-1]), True)
+            opened = Segment(tuple(spatial[:-1]), True, infos)
         opened.infos.append(info)
         segments.append(opened)
     return segments
@@ -204,7 +212,7 @@ def _schedule_segment(schedule: s_tir.Schedule, segment: Segment, machine: Machi
             if rows:
                 schedule.fuse(*rows)
             if inner:
-                vectorize_inner(schedule, schedule.fuse(*inner), lanes)
+                _schedule_elements(schedule, segment, info, inner, lanes)
             handles = [info.handle]
         row_loops.extend(schedule.get_loops(handle)[0] for handle in handles)
     if not segment.rows:
@@ -224,6 +232,29 @@ def _split_loops(
     if info.is_reduction and segment.rows:
         count = info.kinds.index("R")
     return loops[:count], loops[count:]
+
+
+def _schedule_elements(
+    schedule: s_tir.Schedule,
+    segment: Segment,
+    info: BlockInfo,
+    inner: list[LoopRV],
+    lanes: int,
+) -> None:
+    """Vectorise elementwise work on a row; keep a short row that is read again on the stack."""
+    loop = schedule.fuse(*inner)
+    elements = static(schedule.get(loop).extent)
+    if elements is not None and elements <= _STACK_ELEMENTS and _stays_inside(segment, info):
+        schedule.set_scope(info.handle, 0, "local")
+    vectorize_inner(schedule, loop, lanes, _ELEMENT_VECTORS)
+
+
+def _stays_inside(segment: Segment, info: BlockInfo) -> bool:
+    """Whether the value of ``info`` is only read by the same segment's later blocks."""
+    readers = consumers(segment.function, info)
+    return not info.is_output and all(
+        any(reader is inside for inside in segment.infos) for reader in readers
+    )
 
 
 def _schedule_columns(
@@ -269,12 +300,18 @@ def _schedule_partials(
     """
     reduced = schedule.fuse(*inner)
     extent = static(schedule.get(reduced).extent)
-    width = lanes if extent is None else vector_extent(extent, lanes, _ACCUMULATORS)
+    store = schedule.get(block).body
+    expensive = isinstance(store, tirx.BufferStore) and is_expensive(store.value)
+    width = lanes
+    if extent is not None:
+        width = vector_extent(extent, lanes, _ACCUMULATORS, expensive)
     axis = len(schedule.get(block).writes[0].source.shape)
     pieces: list[SBlockRV] = []
     remaining = extent
-    for narrower in (width, lanes, lanes // 4) if width is not None else ():
-        if remaining is not None and (narrower < 2 or remaining <= narrower):
+    for narrower in (width, lanes, lanes // 2, lanes // 4) if width is not None else ():
+        if narrower < 2 or (remaining is not None and remaining <= narrower):
+            continue
+        if pieces and remaining % narrower:
             continue
         partial = split_vector(schedule, schedule.get_loops(block)[-1], narrower)
         piece = schedule.rfactor(partial, factor_axis=axis)

@@ -28,6 +28,8 @@ from collections.abc import Callable, Sequence
 import tvm_ffi
 from tvm import ir, tirx
 
+from ..analysis import variables_of
+
 # exp(r) = 1 + r + r^2 * Q(r) for |r| <= log(2) / 2; relative error of the fit 3.3e-9.
 _EXP = (
     0.4999999403953552,
@@ -89,8 +91,9 @@ def vectorize_math(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
         for i in T.vectorized(16): b[i] = T.Let(polynomial(r) * 2^n, where={n: ..., r: ...})
 
-    Takes scheduled and unscheduled functions; calls of other dtypes and vector calls stay.
-    ``func`` is left as it was, and is returned itself if it has no such call.
+    A float32 division by a value that is the same for the whole vector becomes a multiplication
+    by its reciprocal, too.  Takes scheduled and unscheduled functions; calls of other dtypes and
+    vector calls stay.  ``func`` is left as it was, and is returned itself if nothing changes.
     """
 
     def rewrite(call: ir.Call) -> ir.Expr:
@@ -100,7 +103,37 @@ def vectorize_math(func: tirx.PrimFunc) -> tirx.PrimFunc:
             return call
         return expression(call.args[0])
 
-    return tvm_ffi.structural_map(func, (ir.Call, rewrite))
+    # Divisions first: those that the rewrites bring are none that a loop could share.
+    divided = tvm_ffi.structural_map(func, (tirx.BufferStore, _multiply_by_reciprocals))
+    return tvm_ffi.structural_map(divided, (ir.Call, rewrite))
+
+
+def _multiply_by_reciprocals(store: tirx.BufferStore) -> tirx.BufferStore:
+    """Turn ``a / b`` into ``a * (1 / b)`` where ``b`` is the same along the vector.
+
+    The vector runs along the last axis of what is stored.  LLVM computes 1 / b once for the
+    loop; it may not do this step itself, since the result can differ by one more rounding (and
+    is infinite where 1 / b overflows, for b of magnitudes below 2^-128).
+    """
+    if not store.indices:
+        return store
+    along = variables_of(store.indices[-1])
+
+    def varies(expression: ir.Expr) -> bool:
+        return any(
+            variable.same_as(other) for variable in variables_of(expression) for other in along
+        )
+
+    def rewrite(division: tirx.Div) -> ir.Expr:
+        if str(division.ty.dtype) != "float32" or not varies(division.a) or varies(division.b):
+            return division
+        if isinstance(division.b, tirx.FloatImm):
+            divisor = division.b.value
+            usable = 2.0**-126 < abs(divisor) < 2.0**126
+            return division.a * _float(1.0 / divisor) if usable else division
+        return division.a * (_float(1.0) / division.b)
+
+    return tvm_ffi.structural_map(store, (tirx.Div, rewrite))
 
 
 def _float(value: float) -> tirx.FloatImm:

@@ -28,7 +28,7 @@ import tvm
 from tvm import relax
 from tvm.ir import GenericConst, Op
 
-from .layout_operators import CHANNELS_LAST, converts, handler_of
+from .layout_operators import CHANNELS_LAST, converts, handler_of, is_channels_last
 from .rewriter import constant, make_constant
 
 TO_LAST = (0, 2, 3, 1)  # NCHW -> NHWC
@@ -52,11 +52,29 @@ def convert_layout(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _has_convolution(func: relax.Function) -> bool:
-    return isinstance(func.body, relax.SeqExpr) and any(
-        converts(binding.value)
+    """True if there is something to convert, or an NHWC region that a permute cuts short."""
+    if not isinstance(func.body, relax.SeqExpr):
+        return False
+    values = [
+        binding.value
         for block in func.body.blocks
         if isinstance(block, relax.DataflowBlock)
         for binding in block.bindings
+    ]
+    if any(converts(value) for value in values):
+        return True
+    return any(is_channels_last(value) for value in values) and any(
+        _is_permute_to_first(value) for value in values
+    )
+
+
+def _is_permute_to_first(value: relax.Expr) -> bool:
+    return (
+        isinstance(value, relax.Call)
+        and isinstance(value.op, Op)
+        and value.op.name == "relax.permute_dims"
+        and value.attrs.axes is not None
+        and [int(axis) for axis in value.attrs.axes] == list(TO_FIRST)
     )
 
 

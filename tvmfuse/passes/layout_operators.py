@@ -50,6 +50,16 @@ def converts(value: relax.Expr) -> bool:
     return layouts == ("NCHW", "NCHW", "OIHW") and constant(value.args[1]) is not None
 
 
+def is_channels_last(value: relax.Expr) -> bool:
+    """True for a convolution that reads NHWC already."""
+    return (
+        isinstance(value, relax.Call)
+        and isinstance(value.op, Op)
+        and value.op.name == "relax.nn.conv2d"
+        and str(value.attrs.data_layout) == CHANNELS_LAST
+    )
+
+
 def handler_of(call: relax.Call) -> Handler | None:
     """The handler of ``call``, or ``None`` if the operator needs NCHW (or an unknown rank)."""
     handler = _HANDLERS.get(call.op.name)

@@ -6,7 +6,8 @@ from .conv import CONVOLUTIONS
 from .matmul import MATMUL
 from .pool import POOLS
 from .rows import ROWS
+from .squeeze_excite import SQUEEZE_EXCITE
 
-DEFAULT: tuple[Pattern, ...] = (ATTENTION, *CONVOLUTIONS, MATMUL, *ROWS, *POOLS)
+DEFAULT: tuple[Pattern, ...] = (ATTENTION, SQUEEZE_EXCITE, *CONVOLUTIONS, MATMUL, *ROWS, *POOLS)
 
-__all__ = ["ATTENTION", "CONVOLUTIONS", "DEFAULT", "MATMUL", "POOLS", "ROWS"]
+__all__ = ["ATTENTION", "CONVOLUTIONS", "DEFAULT", "MATMUL", "POOLS", "ROWS", "SQUEEZE_EXCITE"]

@@ -6,7 +6,7 @@ from ..operators import Kind
 from ..pattern import Growth, Pattern
 
 _GROWTH = Growth(
-    operand=frozenset({Kind.ELEMENTWISE, Kind.VIEW}),
+    operand=frozenset({Kind.ELEMENTWISE, Kind.VIEW, Kind.MOVEMENT}),
     epilogue=frozenset({Kind.ELEMENTWISE, Kind.VIEW, Kind.MOVEMENT}),
     moves=frozenset({"relax.permute_dims"}),
 )

@@ -12,5 +12,8 @@
 #include "warp_functions.h"
 #include "atomics.h"
 #include "async_copy.h"
+#include "fp8.h"
+#include "wmma.h"
+#include "ptx_matrix.h"
 #include "kernel_table.h"
 #include "keywords.h"

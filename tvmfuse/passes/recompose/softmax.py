@@ -12,6 +12,7 @@ only inputs for which the exponential overflowed.
 
 from __future__ import annotations
 
+import tvm_ffi
 from tvm import relax
 
 from ..rewriter import RewriteContext
@@ -105,13 +106,14 @@ def _without_max(expr: relax.Expr, axis: int, context: RewriteContext) -> relax.
 
 
 def _same(a: relax.Expr, b: relax.Expr, context: RewriteContext) -> bool:
-    """True for one variable, or for two equal unary or binary calls of the same variables."""
+    """True for one variable, or for equal calls of the operators in question on equal arguments."""
     if a.same_as(b):
         return True
     x, y = context.value(a), context.value(b)
     return (
-        is_call(x, "exp", "subtract")
-        and is_call(y, "exp", "subtract")
+        is_call(x, "exp", "subtract", "max")
+        and is_call(y, "exp", "subtract", "max")
         and x.op.same_as(y.op)
+        and tvm_ffi.structural_equal(x.attrs, y.attrs)
         and all(_same(p, q, context) for p, q in zip(x.args, y.args, strict=True))
     )

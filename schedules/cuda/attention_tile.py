@@ -1,0 +1,157 @@
+"""The schedule of one attention kernel, once ``attention`` has separated its stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tvm import s_tir
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from .. import analysis
+from .contraction import Contraction
+from .machine import STATIC_SHARED_BYTES, Machine
+from .matmul_simt import VECTOR, contiguous_axis, vectorize_stores
+
+if TYPE_CHECKING:
+    from .attention import Stages
+
+LANES = 32
+"""Threads along threadIdx.x: one warp reduces one row."""
+
+
+@dataclass(frozen=True)
+class AttentionTile:
+    """A tile of ``queries``, in ``warps`` warps, that takes ``keys`` keys at a time.
+
+    ``width`` is what the columns of the output are padded to.
+    """
+
+    queries: int
+    keys: int
+    width: int
+    warps: int
+    scope: str
+
+    @property
+    def across(self) -> int:
+        """Threads along the columns of a product; each has four rows."""
+        return self.warps * LANES // (self.queries // VECTOR)
+
+
+def choose_tile(
+    scores: Contraction, values: Contraction, machine: Machine
+) -> AttentionTile | str:
+    """The most queries per block that still give every multiprocessor one, or why none fit."""
+    batch, queries, keys, depth = (scores.extent(role) for role in "SIJK")
+    width = values.extent("J")
+    if None in (batch, queries, keys, depth, width):
+        return "attention with a symbolic shape"
+    options = []
+    for rows, warps in ((64, 8), (32, 8), (32, 4), (16, 4)):
+        across = warps * LANES // (rows // VECTOR)
+        chunk = min(VECTOR * across, -(-keys // across) * across)
+        padded = -(-width // across) * across
+        total = -(-keys // chunk) * chunk
+        # The two tiles of queries by keys, the operands' tiles with their padding, and the rows.
+        need = 4 * (2 * rows * total + depth * (rows + chunk) + chunk * padded + 8 * rows)
+        need += 4 * VECTOR * 2 * (depth + rows)
+        if need <= machine.shared_limit:
+            blocks = batch * -(-queries // rows)
+            scope = "shared" if need <= STATIC_SHARED_BYTES else "shared.dyn"
+            options.append((min(blocks, machine.multiprocessors), rows, chunk, padded, warps, scope))
+        least = need
+    if not options:
+        return (
+            f"the score tile of 16 queries by {keys} keys needs {least} bytes of shared memory; "
+            f"the target has {machine.shared_limit}"
+        )
+    _, rows, chunk, padded, warps, scope = max(options)
+    return AttentionTile(rows, chunk, padded, warps, scope)
+
+
+def schedule_tile(
+    schedule: s_tir.Schedule, stages: Stages, tile: AttentionTile
+) -> s_tir.Schedule:
+    """Place every stage under one block of threads per batch entry and tile of queries."""
+    batch, i, j, k = schedule.get_loops(stages.mix)
+    block_i, thread_i, lane_i = schedule.split(i, [None, tile.queries // VECTOR, VECTOR])
+    runs = tile.width // tile.across
+    thread_j, lane_j = schedule.split(j, [None, runs])
+    outer_k, inner_k = schedule.split(k, [None, tile.keys])
+    schedule.reorder(batch, block_i, thread_i, thread_j, outer_k, inner_k, lane_i, lane_j)
+    grid = schedule.fuse(batch, block_i)
+    schedule.bind(grid, "blockIdx.x")
+    threads = bind_threads(schedule, schedule.fuse(thread_i, thread_j), tile.warps)
+    schedule.compute_at(stages.value, outer_k, preserve_unit_loops=True)
+    fetch(schedule, stages.value, tile.warps)
+    for output in stages.outputs:
+        schedule.reverse_compute_at(output, threads, preserve_unit_loops=True)
+        vectorize_stores(schedule, output)
+    schedule.decompose_reduction(stages.mix, outer_k)
+
+    schedule.compute_at(stages.weight, grid, preserve_unit_loops=True)
+    rowwise(schedule, stages.weight, tile.warps, reduce=False)
+    for row in reversed(stages.rows):
+        schedule.compute_at(row, grid, preserve_unit_loops=True)
+        rowwise(schedule, row, tile.warps, reduce=True)
+    place_scores(schedule, stages, tile, grid)
+    schedule.annotate(grid, "pragma_auto_unroll_max_step", 256)
+    schedule.annotate(grid, "pragma_unroll_explicit", 0)
+    return schedule
+
+
+def bind_threads(schedule: s_tir.Schedule, fused: LoopRV, warps: int) -> LoopRV:
+    """Spread a loop over ``warps`` x 32 threads; returns the innermost loop."""
+    y, x = schedule.split(fused, [None, LANES])
+    schedule.bind(y, "threadIdx.y")
+    schedule.bind(x, "threadIdx.x")
+    return x
+
+
+def rowwise(schedule: s_tir.Schedule, block: SBlockRV, warps: int, reduce: bool) -> None:
+    """One warp per row at a time, its lanes along the row."""
+    i, j = schedule.get_loops(block)[-2:]
+    outer_i, y = schedule.split(i, [None, warps])
+    outer_j, x = schedule.split(j, [None, LANES])
+    schedule.bind(y, "threadIdx.y")
+    schedule.bind(x, "threadIdx.x")
+
+
+def fetch(schedule: s_tir.Schedule, block: SBlockRV, warps: int) -> None:
+    """Share a fetch ``(s, k, x)`` between all threads, along the contiguous axis."""
+    along, vector = contiguous_axis(schedule.get(block))
+    k, other = schedule.get_loops(block)[-2:]
+    if along == 1:
+        schedule.reorder(other, k)
+        schedule.storage_align(block, 0, -2, 32, VECTOR)
+    sizes = [analysis.static(schedule.get(loop).extent) or 1 for loop in (k, other)]
+    while vector > 1 and sizes[0] * sizes[1] % (warps * LANES * vector):
+        vector //= 2
+    fused = schedule.fuse(other, k) if along == 1 else schedule.fuse(k, other)
+    _, y, x, lanes = schedule.split(fused, [None, warps, LANES, vector])
+    schedule.bind(y, "threadIdx.y")
+    schedule.bind(x, "threadIdx.x")
+    if vector > 1:
+        schedule.vectorize(lanes)
+
+
+def place_scores(
+    schedule: s_tir.Schedule, stages: Stages, tile: AttentionTile, grid: LoopRV
+) -> None:
+    """Compute the score tile chunk by chunk: the product in registers, then the score from it."""
+    schedule.compute_at(stages.score, grid, preserve_unit_loops=True)
+    i, j = schedule.get_loops(stages.score)[-2:]
+    runs = tile.keys // tile.across
+    thread_i, lane_i = schedule.split(i, [None, VECTOR])
+    chunk, thread_j, lane_j = schedule.split(j, [None, tile.across, runs])
+    schedule.reorder(chunk, thread_i, thread_j, lane_i, lane_j)
+    threads = bind_threads(schedule, schedule.fuse(thread_i, thread_j), tile.warps)
+    schedule.compute_at(stages.product, threads, preserve_unit_loops=True)
+    own_i, own_j, k = schedule.get_loops(stages.product)[-3:]
+    schedule.reorder(k, own_i, own_j)
+    schedule.compute_at(stages.key, chunk, preserve_unit_loops=True)
+    fetch(schedule, stages.key, tile.warps)
+    schedule.compute_at(stages.query, grid, preserve_unit_loops=True)
+    fetch(schedule, stages.query, tile.warps)
+    schedule.decompose_reduction(stages.product, k)
