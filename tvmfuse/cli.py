@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from .errors import ModelError, TvmfuseError
+
+if TYPE_CHECKING:
+    from .report.data import Report
 
 # What TVM prints while importing a model would land between the tables.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -77,14 +80,7 @@ def optimize(
     if failed:
         console.print(verification_table(report))
     console.print(summary_table(report))
-    checked = [check for check in report.verification if check.ok]
-    worst = max((check.max_rel or 0.0 for check in checked), default=0.0)
-    console.print(
-        f"verified: {len(checked)} of {len(report.verification)} checks ran and passed, "
-        f"largest relative error {worst:.1e}"
-        if not failed
-        else f"verification FAILED for {len(failed)} of {len(report.verification)} checks"
-    )
+    console.print(_verified(report))
     console.print(f"written: {output}/model.so, report.json, report.txt")
     if failed:
         raise typer.Exit(1)
@@ -132,6 +128,50 @@ def explain(
     ]
     console.print(edges_in_full(chosen))
     console.print(f"{len(chosen)} of {len(edges)} edges")
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option("-o", "--output", help="folder for the results")],
+) -> None:
+    """Run a trained text detector through the whole job: this CPU, then H100 kernels."""
+    from .demo import GPU_TARGET, run_cpu, run_gpu
+    from .report.progress import watch
+    from .report.text import edge_table, summary_table
+
+    output.mkdir(parents=True, exist_ok=True)
+    console.print("A trained text detector (PP-OCRv4, ONNX) for this CPU", style="bold")
+    with watch(console) as progress:
+        result, check = run_cpu(output, progress)
+    console.print(edge_table(result.report))
+    console.print(summary_table(result.report))
+    console.print(_verified(result.report))
+    console.print(
+        f"against ONNX Runtime on the sample picture: largest difference {check.max_abs:.1e} "
+        f"(relative {check.max_rel:.1e}); both call {check.text_share:.1%} of the pixels text, "
+        f"{check.disagree} pixels differ"
+    )
+    console.print(f"the text it found, drawn over the picture: {output}/text-map.png")
+    console.print(f"The same detector for {GPU_TARGET}", style="bold")
+    with watch(console) as progress:
+        compiled = run_gpu(output, progress)
+    console.print(summary_table(compiled.report))
+    kernels = sorted((output / "h100" / "kernels").glob("*.cu"))
+    console.print(f"{len(kernels)} CUDA kernels: {output}/h100/kernels/")
+    failed = not result.report.ok or not compiled.report.ok or check.disagree
+    raise typer.Exit(1 if failed else 0)
+
+
+def _verified(report: Report) -> str:
+    checked = [check for check in report.verification if check.ok]
+    failed = sum(check.ok is False for check in report.verification)
+    if failed:
+        return f"verification FAILED for {failed} of {len(report.verification)} checks"
+    worst = max((check.max_rel or 0.0 for check in checked), default=0.0)
+    return (
+        f"verified: {len(checked)} of {len(report.verification)} checks ran and passed, "
+        f"largest relative error {worst:.1e}"
+    )
 
 
 @app.command()

@@ -84,7 +84,8 @@ class AttentionRule(ScheduleRule):
         tile = choose_tile(found.scores, found.values, Machine.of(target))
         if isinstance(tile, str):
             raise ValueError(tile)
-        return schedule_tile(schedule, separate(schedule, found, tile), tile)
+        schedule, stages = separate(schedule, found, tile)
+        return schedule_tile(schedule, stages, tile)
 
 
 def find(infos: list[BlockInfo]) -> Attention | str:
@@ -136,9 +137,12 @@ def _connected(infos: list[BlockInfo], found: Attention) -> Attention | str:
     return found
 
 
-def separate(schedule: s_tir.Schedule, found: Attention, tile: AttentionTile) -> Stages:
+def separate(
+    schedule: s_tir.Schedule, found: Attention, tile: AttentionTile
+) -> tuple[s_tir.Schedule, Stages]:
     """Inline all but the stages, and give each stage the iterators ``(s, i, ...)``.
 
+    Returns a new schedule of the function, and its stages; ``schedule`` is used up.
     Raises ``ValueError`` where a stage does not read the scores row by row.
     """
     product, mix = found.scores.block.handle, found.values.block.handle
@@ -168,7 +172,11 @@ def separate(schedule: s_tir.Schedule, found: Attention, tile: AttentionTile) ->
     outputs = tuple(info.handle for info in analysis.blocks(schedule) if info.is_output)
     for output in outputs:
         contractions.iterate_over_result(schedule, mix, output)
-    return Stages(query, key, product, score, rows, weight, value, mix, outputs)
+    blocks = (query, key, product, score, weight, value, mix, *rows, *outputs)
+    schedule, handles = contractions.simplified(schedule, blocks)
+    query, key, product, score, weight, value, mix, *others = handles
+    rows, outputs = tuple(others[: len(rows)]), tuple(others[len(rows) :])
+    return schedule, Stages(query, key, product, score, rows, weight, value, mix, outputs)
 
 
 def _score_block(schedule: s_tir.Schedule, product: SBlockRV) -> SBlockRV:

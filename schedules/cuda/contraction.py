@@ -237,6 +237,24 @@ def reindex(schedule: s_tir.Schedule, contraction: Contraction, left: str = "SKI
     schedule.transform_block_layout(block.handle, fused_map(roles, extents, "SIJK"))
 
 
+def simplified(
+    schedule: s_tir.Schedule, handles: Sequence[SBlockRV]
+) -> tuple[s_tir.Schedule, list[SBlockRV]]:
+    """A schedule of the same function with simpler index expressions, and the blocks in it.
+
+    ``transform_block_layout`` leaves ``(j // 32 + s) % 12`` where ``s`` is meant, which later
+    primitives do not see through.  The trace starts anew.
+    """
+    nodes = [info.node for info in analysis.blocks(schedule)]
+    positions = [
+        next(at for at, node in enumerate(nodes) if node.same_as(schedule.get(handle)))
+        for handle in handles
+    ]
+    fresh = s_tir.Schedule(s_tir.transform.StmtSimplify()(schedule.mod))
+    infos = analysis.blocks(fresh)
+    return fresh, [infos[at].handle for at in positions]
+
+
 def fused_map(roles: Sequence[str], extents: Sequence[ir.Expr], order: str) -> tirx.IndexMap:
     """The map that fuses, per role of ``order``, the axes of that role in row-major order."""
     axes = [tirx.Var(f"x{at}", "int64") for at in range(len(roles))]

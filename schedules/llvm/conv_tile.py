@@ -110,9 +110,7 @@ def plan_convolution(
     parallel = machine.cores > 1 and window.operations >= 2 * machine.grain * machine.lanes
     best: tuple[float, ConvPlan] | None = None
     for cost, rows, columns, vectors, lanes in _tiles(window, machine):
-        row_choices = divisors(window.height // rows) if parallel else [1]
-        if window.height // rows > 64:
-            row_choices = [item for item in row_choices if item <= 8 * machine.cores]
+        row_choices = divisors(window.height // rows) if parallel or staged else [1]
         blocks = window.group_channels // (vectors * lanes)
         for row_tasks, channel_tasks in product(row_choices, divisors(blocks, 4 * machine.cores)):
             if channel_tasks > 1 and (whole_channels or not parallel):
@@ -129,8 +127,8 @@ def plan_convolution(
                     * window.depth
                 )
                 cycles += copied / _COPY_ELEMENTS_PER_CYCLE
-                if 4 * copied > machine.l2_bytes // 3:
-                    cycles *= 1.2
+                if 4 * copied > machine.l2_bytes // 2:
+                    cycles *= 2.0
             total = cycles * -(-tasks // (machine.cores if parallel else 1))
             plan = ConvPlan(rows, columns, vectors, lanes, row_tasks, channel_tasks, parallel)
             if best is None or total < best[0] * 0.999:

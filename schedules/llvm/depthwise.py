@@ -71,6 +71,8 @@ def choose_rows(window: Window, machine: Machine, lanes: int, staged: bool) -> i
         copied = 2.5 * elements if staged else 0.0
         if 4 * elements * lanes > machine.l1_bytes:
             copied *= 1.5
+        if 8 * elements * lanes > machine.l2_bytes:
+            copied *= 3.0
         arithmetic = 1.3 * rows * window.width * window.taps[0] * window.taps[1]
         rounds = -(-chunks * (window.height // rows) // machine.cores)
         best = min(best, (rounds * (arithmetic + copied + 60.0), rows))

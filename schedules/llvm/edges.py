@@ -23,8 +23,6 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 
-from ..analysis import variables_of
-
 
 @dataclass(frozen=True)
 class Edge:
@@ -57,17 +55,6 @@ def move_last_tiles_inwards(func: tirx.PrimFunc, edges: Sequence[Edge]) -> tirx.
         if not changed:
             return realize
         return s_tir.SBlockRealize(values, _symbolic_terms(realize.predicate), realize.block)
-
-    sizes = [v for parameter in func.params for v in _size_variables(parameter)]
-
-    def _symbolic_terms(predicate: ir.Expr) -> ir.Expr:
-        if isinstance(predicate, tirx.And):
-            left, right = _symbolic_terms(predicate.a), _symbolic_terms(predicate.b)
-            return tirx.And(left, right)
-        used = variables_of(predicate)
-        if any(variable.same_as(size) for variable in used for size in sizes):
-            return predicate
-        return tirx.const(True, "bool")
 
     body = tvm_ffi.structural_map(func.body, (s_tir.SBlockRealize, rewrite))
     return func.with_body(body)
@@ -114,9 +101,13 @@ def _with_own_variables(statement: tirx.Stmt) -> tirx.Stmt:
     return tvm_ffi.structural_map(statement, (ir.Var, swap))
 
 
-def _size_variables(parameter: ir.Var) -> list[ir.Var]:
-    shape = getattr(parameter.ty, "shape", ())
-    return [variable for extent in shape for variable in variables_of(extent)]
+def _symbolic_terms(predicate: ir.Expr) -> ir.Expr:
+    """The terms of a predicate that compare with a symbolic extent; the others became true."""
+    if isinstance(predicate, tirx.And):
+        return tirx.And(_symbolic_terms(predicate.a), _symbolic_terms(predicate.b))
+    if isinstance(predicate, tirx.LT) and isinstance(predicate.b, tirx.IntImm):
+        return tirx.const(True, "bool")
+    return predicate
 
 
 def _move(value: ir.Expr, edge: Edge) -> ir.Expr | None:
