@@ -19,6 +19,8 @@ from tvmfuse.passes.recompose import RECOMPOSE, recompose
 from tvmfuse.passes.rewriter import constant, make_constant
 
 RANDOM = np.random.default_rng(11)
+# Code of one run is not worth optimising.
+TARGET = tvm.target.Target({"kind": "llvm", "opt-level": 0})
 SHAPE = (2, 5, 8)
 op = relax.op
 Build = Callable[..., relax.Expr]
@@ -52,7 +54,7 @@ def operators(mod: tvm.IRModule) -> list[str]:
 
 
 def run(mod: tvm.IRModule, *inputs: np.ndarray) -> np.ndarray:
-    machine = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())
+    machine = relax.VirtualMachine(tvm.compile(mod, TARGET), tvm.cpu())
     return machine["main"](*[tvm.runtime.tensor(array) for array in inputs]).numpy()
 
 

@@ -15,6 +15,8 @@ from tvmfuse.passes.rewriter import make_constant, rewrite_module
 from tvmfuse.passes.transposed_conv import depth_to_space
 
 RANDOM = np.random.default_rng(3)
+# Code of one run is not worth optimising.
+TARGET = tvm.target.Target({"kind": "llvm", "opt-level": 0})
 
 
 def weights(*shape: int) -> np.ndarray:
@@ -56,7 +58,7 @@ def operators(mod: tvm.IRModule) -> list[str]:
 
 
 def run(mod: tvm.IRModule, x: np.ndarray) -> np.ndarray:
-    machine = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())
+    machine = relax.VirtualMachine(tvm.compile(mod, TARGET), tvm.cpu())
     return machine["main"](tvm.runtime.tensor(x)).numpy()
 
 

@@ -24,6 +24,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Operator fusion for Apache TVM Relax.",
 )
+bench = typer.Typer(no_args_is_help=True, help="Measure, side by side with what else there is.")
+app.add_typer(bench, name="bench")
 # Tables need the room; where there is no terminal rich would assume 80 columns.
 console = Console(width=None if sys.stdout.isatty() else 120)
 errors = Console(stderr=True, soft_wrap=True)
@@ -184,6 +186,31 @@ def doctor() -> None:
     console.print(doctor_table(findings))
     if any(finding.level == "error" for finding in findings):
         raise typer.Exit(1)
+
+
+@bench.command("models")
+def bench_models(
+    output: Annotated[Path, typer.Option("-o", "--output", help="folder for JSON and chart")],
+    stock: Annotated[bool, typer.Option(help="also time TVM without tuning (slow)")] = True,
+) -> None:
+    """Time the trained text detector and sentence encoder against their peers."""
+    from .bench.models import detector, encoder
+    from .bench.side_by_side import compare_models, comparison_table, save
+
+    comparisons = []
+    for case in (detector(), encoder()):
+        comparisons.append(compare_models(case, with_tvm=stock))
+        console.print(comparison_table(comparisons[-1]))
+    save(comparisons, output)
+    console.print(f"written: {output}/bench.json, bench.png, bench.svg")
+
+
+@bench.command("plan")
+def bench_plan() -> None:
+    """Time planning and fusing on graphs of up to 10,000 operators against TVM's passes."""
+    from .bench.planning import measure, planning_table
+
+    console.print(planning_table(measure()))
 
 
 def parse_dims(values: list[str] | None) -> dict[str, int]:

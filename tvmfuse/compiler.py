@@ -68,6 +68,8 @@ def compile(  # noqa: A001 (the name that tvm.compile's users look for)
         if not wrong:
             break
         failed += wrong
+        for check in wrong:
+            memory.distrust(fused.lowered[check.symbol], target)
         reasons = [(c.symbol, Reason(Code.VERIFICATION_FAILED, c.note)) for c in wrong]
         splits = cut_back(fused.plans, fused.groups, fused.splits, reasons, to_level=2)
     report = Report(
@@ -97,7 +99,7 @@ def _verify(
 ) -> list[Verification]:
     if not runs_here(target):
         note = "this machine cannot run the target; use --device emulated"
-        symbols = {g.symbol for found in fused.groups.values() for g in found if len(g.nodes) > 1}
+        symbols = {g.symbol for found in fused.groups.values() for g in found}
         return [Verification(s, None, None, None, None, note) for s in sorted(symbols)]
     device = tvm.cuda(0) if target.kind.name == "cuda" else tvm.cpu()
     return verify_groups(fused, executable, device)

@@ -39,7 +39,7 @@ class _Subject:
 def verify_groups(
     fused: FusedModule, executable: relax.VMExecutable, device: tvm.runtime.Device
 ) -> list[Verification]:
-    """One result per distinct fused function of more than one operator."""
+    """One result per distinct function of the plan, fused or alone under one of our schedules."""
     subjects = _subjects(fused)
     wide: dict[str, relax.Function] = {}
     results: list[Verification] = []
@@ -49,6 +49,8 @@ def verify_groups(
             results.append(Verification(subject.symbol, None, None, None, None, reference))
             continue
         wide[subject.symbol] = reference
+    if not wide:
+        return results
     references = _References([s for s in subjects if s.symbol in wide], wide)
     for subject in subjects:
         if subject.symbol in wide:
@@ -69,7 +71,7 @@ def _subjects(fused: FusedModule) -> list[_Subject]:
     subjects = []
     for found in fused.groups.values():
         for group in found:
-            if len(group.nodes) > 1 and all(s.symbol != group.symbol for s in subjects):
+            if all(s.symbol != group.symbol for s in subjects):
                 call = calls[group.symbol]
                 values = {i: constant_value(arg) for i, arg in enumerate(call.args)}
                 fixed = {i: value for i, value in values.items() if value is not None}

@@ -47,9 +47,7 @@ def widened(sch: s_tir.Schedule) -> s_tir.Schedule:
 
 
 def _narrow(sch: s_tir.Schedule) -> list[BlockInfo]:
-    return [
-        block for block in analysis.anchors(analysis.blocks(sch)) if wide_type(block.dtype)
-    ]
+    return [block for block in analysis.anchors(analysis.blocks(sch)) if wide_type(block.dtype)]
 
 
 def _widen(func: tirx.PrimFunc, old: ir.Var) -> tirx.PrimFunc:

@@ -167,6 +167,7 @@ def separate(
     _flatten_scores(schedule, score)
     for row in rows:
         _iterate_over_scores(schedule, score, row)
+        _flatten_row(schedule, row)
         schedule.set_scope(row, 0, tile.scope)
     schedule.set_scope(score, 0, tile.scope)
     outputs = tuple(info.handle for info in analysis.blocks(schedule) if info.is_output)
@@ -206,6 +207,20 @@ def _flatten_scores(schedule: s_tir.Schedule, score: SBlockRV) -> None:
     schedule.transform_layout(
         score, ("write", 0), contractions.fused_map(roles, list(buffer.shape), "SIJ")
     )
+
+
+def _flatten_row(schedule: s_tir.Schedule, row: SBlockRV) -> None:
+    """Store a row reduction's results as ``(s, i)``, in the same order as before."""
+    node = schedule.get(row)
+    rows = node.iter_vars[1].dom.extent
+
+    def flatten(*axes: tirx.Var) -> list[ir.Expr]:
+        place = axes[0]
+        for axis, extent in zip(axes[1:], node.writes[0].source.shape[1:], strict=True):
+            place = place * extent + axis
+        return [place // rows, place % rows]
+
+    schedule.transform_layout(row, ("write", 0), flatten)
 
 
 def _iterate_over_scores(schedule: s_tir.Schedule, score: SBlockRV, row: SBlockRV) -> None:

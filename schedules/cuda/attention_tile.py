@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tvm import s_tir
+from tvm import DataType, s_tir
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from .. import analysis
@@ -39,9 +39,7 @@ class AttentionTile:
         return self.warps * LANES // (self.queries // VECTOR)
 
 
-def choose_tile(
-    scores: Contraction, values: Contraction, machine: Machine
-) -> AttentionTile | str:
+def choose_tile(scores: Contraction, values: Contraction, machine: Machine) -> AttentionTile | str:
     """The most queries per block that still give every multiprocessor one, or why none fit."""
     batch, queries, keys, depth = (scores.extent(role) for role in "SIJK")
     width = values.extent("J")
@@ -59,7 +57,9 @@ def choose_tile(
         if need <= machine.shared_limit:
             blocks = batch * -(-queries // rows)
             scope = "shared" if need <= STATIC_SHARED_BYTES else "shared.dyn"
-            options.append((min(blocks, machine.multiprocessors), rows, chunk, padded, warps, scope))
+            options.append(
+                (min(blocks, machine.multiprocessors), rows, chunk, padded, warps, scope)
+            )
         least = need
     if not options:
         return (
@@ -70,9 +70,7 @@ def choose_tile(
     return AttentionTile(rows, chunk, padded, warps, scope)
 
 
-def schedule_tile(
-    schedule: s_tir.Schedule, stages: Stages, tile: AttentionTile
-) -> s_tir.Schedule:
+def schedule_tile(schedule: s_tir.Schedule, stages: Stages, tile: AttentionTile) -> s_tir.Schedule:
     """Place every stage under one block of threads per batch entry and tile of queries."""
     batch, i, j, k = schedule.get_loops(stages.mix)
     block_i, thread_i, lane_i = schedule.split(i, [None, tile.queries // VECTOR, VECTOR])
@@ -91,10 +89,9 @@ def schedule_tile(
     schedule.decompose_reduction(stages.mix, outer_k)
 
     schedule.compute_at(stages.weight, grid, preserve_unit_loops=True)
-    rowwise(schedule, stages.weight, tile.warps, reduce=False)
+    rowwise(schedule, stages.weight, tile.warps)
     for row in reversed(stages.rows):
-        schedule.compute_at(row, grid, preserve_unit_loops=True)
-        rowwise(schedule, row, tile.warps, reduce=True)
+        place_row(schedule, row, grid, tile.warps)
     place_scores(schedule, stages, tile, grid)
     schedule.annotate(grid, "pragma_auto_unroll_max_step", 256)
     schedule.annotate(grid, "pragma_unroll_explicit", 0)
@@ -103,19 +100,36 @@ def schedule_tile(
 
 def bind_threads(schedule: s_tir.Schedule, fused: LoopRV, warps: int) -> LoopRV:
     """Spread a loop over ``warps`` x 32 threads; returns the innermost loop."""
-    y, x = schedule.split(fused, [None, LANES])
+    _, y, x = schedule.split(fused, [None, warps, LANES])
     schedule.bind(y, "threadIdx.y")
     schedule.bind(x, "threadIdx.x")
     return x
 
 
-def rowwise(schedule: s_tir.Schedule, block: SBlockRV, warps: int, reduce: bool) -> None:
+def rowwise(schedule: s_tir.Schedule, block: SBlockRV, warps: int) -> None:
     """One warp per row at a time, its lanes along the row."""
     i, j = schedule.get_loops(block)[-2:]
-    outer_i, y = schedule.split(i, [None, warps])
-    outer_j, x = schedule.split(j, [None, LANES])
+    _, y = schedule.split(i, [None, warps])
+    _, x = schedule.split(j, [None, LANES])
     schedule.bind(y, "threadIdx.y")
     schedule.bind(x, "threadIdx.x")
+
+
+def place_row(schedule: s_tir.Schedule, row: SBlockRV, grid: LoopRV, warps: int) -> None:
+    """Reduce rows by warps, or, where elements are narrow, one thread per row.
+
+    TVM reduces only elements of 32 bits and more by warp shuffles.  For others it prints a tree
+    in shared memory whose last steps have no barrier: a race where the threads of a warp advance
+    independently.
+    """
+    if DataType(schedule.get(row).writes[0].source.dtype).bits >= 32:
+        schedule.compute_at(row, grid, preserve_unit_loops=True)
+        rowwise(schedule, row, warps)
+        return
+    result = schedule.cache_write(row, 0, "local")
+    schedule.compute_at(result, grid, preserve_unit_loops=True)
+    threads = bind_threads(schedule, schedule.fuse(*schedule.get_loops(result)[1:]), warps)
+    schedule.compute_at(row, threads, preserve_unit_loops=True)
 
 
 def fetch(schedule: s_tir.Schedule, block: SBlockRV, warps: int) -> None:
@@ -155,3 +169,5 @@ def place_scores(
     schedule.compute_at(stages.query, grid, preserve_unit_loops=True)
     fetch(schedule, stages.query, tile.warps)
     schedule.decompose_reduction(stages.product, k)
+    # Rows one vector apart in the banks: a thread per row, or four rows per thread, then differ.
+    schedule.storage_align(stages.score, 0, -2, 32, VECTOR)

@@ -8,35 +8,20 @@ shuffles (TVM's allreduce).  Row intermediates that are dear to recompute stay i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from tvm import ir, s_tir, tirx
-from tvm.s_tir.schedule import LoopRV
 from tvm.target import Target
 
 from .. import analysis
 from ..analysis import BlockInfo
 from ..base import ScheduleRule
-from . import access, accumulate, nest, row_space
-from .machine import Machine
+from . import access, accumulate, nest, row_nest, row_plan, row_space, verify
+from .machine import STATIC_SHARED_BYTES, Machine
 from .row_space import RowSpace
 
-COLUMNS = 32
-"""Rows per thread block where neighbouring rows, not a row's elements, are contiguous."""
-
-
-@dataclass(frozen=True)
-class RowPlan:
-    """The decided kernel shape: ``rows`` rows per thread block with ``lanes`` threads each.
-
-    With ``columns`` the rows run along threadIdx.x, because neighbouring rows are neighbours in
-    memory; otherwise the lanes do.
-    """
-
-    space: RowSpace
-    rows: int
-    lanes: int
-    columns: bool
+LARGEST_ROW = 1 << 20
+"""Iterations that one thread block may do for a group that is all one row."""
 
 
 class RowRule(ScheduleRule):
@@ -49,31 +34,69 @@ class RowRule(ScheduleRule):
         reason = nest.plain_blocks(func)
         if reason is not None:
             return reason
-        infos = analysis.blocks(nest.fresh_schedule(func))
-        if not analysis.anchors(infos):
+        reductions = analysis.anchors(analysis.blocks(nest.fresh_schedule(func)))
+        if not reductions:
             return "the group has no reduction"
-        for block in analysis.anchors(infos):
+        for block in reductions:
             if not is_commutative(block):
                 return f"block {block.name} is no sum, product, minimum or maximum"
-        sch = prepared(func, Machine.of(target))
-        infos = analysis.blocks(sch)
-        space = row_space.find(infos)
-        if isinstance(space, str):
-            return space
-        if not space.extents and any(_work(block) is None for block in infos):
-            return "the group is one row of symbolic length"
-        return None
+            if access.is_contraction(block):
+                return f"block {block.name} is a contraction: a row would read a whole operand"
+        made = attempt(func, Machine.of(target), one_row=False)
+        return made if isinstance(made, str) else None
 
     def schedule(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule:
         """See :meth:`ScheduleRule.schedule`."""
-        machine = Machine.of(target)
-        sch = prepared(func, machine)
-        infos = analysis.blocks(sch)
-        space = row_space.find(infos)
+        made = attempt(func, Machine.of(target), one_row=False)
+        if isinstance(made, str):
+            raise ValueError(made)
+        return made
+
+
+def attempt(func: tirx.PrimFunc, machine: Machine, one_row: bool) -> s_tir.Schedule | str:
+    """The scheduled group, or why there is none.
+
+    With ``one_row`` the whole group is taken as one row, whatever rows it has.  Kept rows go to
+    static shared memory, to dynamic shared memory above 48 KiB, and are recomputed where even
+    that does not hold them.
+    """
+    reason = ""
+    for keep in (True, False):
+        sch = prepared(func, keep)
+        space = row_space.find(analysis.blocks(sch), one_row)
         if isinstance(space, str):
-            raise ValueError(space)
-        build(sch, infos, plan(infos, space, machine))
-        return sch
+            return space
+        reason = _one_row_reason(analysis.blocks(sch), space)
+        if reason:
+            return reason
+        for scope, limit in (("shared", STATIC_SHARED_BYTES), ("shared.dyn", None)):
+            sch = prepared(func, keep)
+            infos = analysis.blocks(sch)
+            try:
+                row_nest.build(sch, infos, row_plan.plan(infos, space, machine), scope)
+            except s_tir.ScheduleError as error:
+                return f"TVM refuses the row nest: {str(error).strip().splitlines()[-1]}"
+            bounded = machine if limit is None else replace(machine, shared_limit=limit)
+            reason = verify.one_kernel(sch.mod["main"], bounded) or ""
+            if not reason:
+                return sch
+    return reason
+
+
+def _one_row_reason(infos: Sequence[BlockInfo], space: RowSpace) -> str:
+    """Why one thread block should not do all the work alone; empty if it may.
+
+    A lone full reduction may: no other kernel would do it in one launch.
+    """
+    if space.extents:
+        return ""
+    steps = [nest.product(list(block.extents)) for block in infos]
+    if any(not isinstance(size, int) for size in steps):
+        return "the group is one row of symbolic length"
+    total = sum(size for size in steps if isinstance(size, int))
+    if len(infos) > 2 and total > LARGEST_ROW:
+        return f"the group is one row of {total} steps; at most {LARGEST_ROW} for a thread block"
+    return ""
 
 
 def is_commutative(block: BlockInfo) -> bool:
@@ -84,15 +107,16 @@ def is_commutative(block: BlockInfo) -> bool:
     return isinstance(store.value.a, ir.TensorLoad) and store.value.a.source.same_as(store.buffer)
 
 
-def prepared(func: tirx.PrimFunc, machine: Machine) -> s_tir.Schedule:
-    """The group with detached outputs, and only those intermediates left that are kept."""
+def prepared(func: tirx.PrimFunc, keep: bool) -> s_tir.Schedule:
+    """The group with detached outputs; with ``keep``, dear row intermediates are not inlined."""
     sch = nest.fresh_schedule(func)
     nest.detach_outputs(sch)
     sch = accumulate.widened(sch)
-    for name in [block.name for block in analysis.blocks(sch)]:
+    # Consumers first: what a reduction reads then shows in the reduction itself.
+    for name in reversed([block.name for block in analysis.blocks(sch)]):
         infos = analysis.blocks(sch)
         block = next(info for info in infos if info.name == name)
-        if block.is_output or not block.is_injective or is_kept(infos, block):
+        if block.is_output or not block.is_injective or (keep and is_kept(infos, block)):
             continue
         try:
             sch.compute_inline(sch.get_sblock(name))
@@ -127,188 +151,3 @@ def is_kept(infos: Sequence[BlockInfo], block: BlockInfo) -> bool:
                 if any(variable.same_as(one) for variable in used for one in reduced):
                     return analysis.static(size) is not None
     return False
-
-
-def _work(block: BlockInfo) -> int | None:
-    size = nest.product(list(block.extents))
-    return size if isinstance(size, int) else None
-
-
-def plan(infos: Sequence[BlockInfo], space: RowSpace, machine: Machine) -> RowPlan:
-    """Decide lanes and rows per thread block from the length and the number of the rows."""
-    length = 1
-    for block, positions in zip(infos, space.positions, strict=True):
-        if positions is not None:
-            size = nest.product(_others(block, positions))
-            length = max(length, size if isinstance(size, int) else 1024)
-    columns = reads_columns(infos, space)
-    count = nest.product(list(space.extents))
-    if columns:
-        rows = COLUMNS
-        lanes = min(_power_of_two(max(1, length // 8)), 16)
-        return RowPlan(space, rows, lanes, columns=True)
-    lanes = machine.warp
-    while lanes < 1024 and lanes * 8 < length:
-        lanes *= 2
-    if isinstance(count, int):
-        idle = machine.multiprocessors * 128
-        while lanes < 1024 and lanes * 4 <= length and count * lanes < idle:
-            lanes *= 2
-    rows = max(1, 128 // lanes)
-    if isinstance(count, int):
-        while rows > 1 and (count % rows or count // rows < machine.multiprocessors):
-            rows //= 2
-    return RowPlan(space, rows, lanes, columns=False)
-
-
-def _power_of_two(at_least: int) -> int:
-    return 1 << max(0, at_least - 1).bit_length()
-
-
-def _others(block: BlockInfo, positions: tuple[int, ...]) -> list[ir.Expr]:
-    return [extent for number, extent in enumerate(block.extents) if number not in positions]
-
-
-def reads_columns(infos: Sequence[BlockInfo], space: RowSpace) -> bool:
-    """Whether neighbouring rows, rather than a row's elements, are contiguous in the inputs.
-
-    Judged on the loads of full size in reductions: the last index is the last row iterator.
-    """
-    columns = lanes = 0
-    for block, positions in zip(infos, space.positions, strict=True):
-        if not positions or not block.is_reduction or block.store is None:
-            continue
-        analyzer = access.bound_analyzer(block)
-        for load in analysis.loads_of(block.store.value):
-            if load.source.same_as(block.store.buffer) or not load.indices:
-                continue
-            used = analysis.variables_of(analyzer.simplify(load.indices[-1]))
-            if any(variable.same_as(block.iterators[positions[-1]]) for variable in used):
-                columns += 1
-            elif used:
-                lanes += 1
-    return columns > lanes
-
-
-def build(sch: s_tir.Schedule, infos: Sequence[BlockInfo], row_plan: RowPlan) -> None:
-    """Make one nest: rows over thread blocks, and every block's share of a row over the lanes."""
-    count = nest.product(list(row_plan.space.extents))
-    grids: list[LoopRV] = []
-    members: list[LoopRV] = []
-    inner: list[list[LoopRV]] = []
-    for block, positions in zip(infos, row_plan.space.positions, strict=True):
-        handle = sch.get_sblock(block.name)
-        loops = sch.get_loops(handle)
-        if positions is None:
-            row, rest = sch.split(nest.fused(sch, handle, loops), factors=[count, None])
-            left = [rest]
-        else:
-            rows = [loops[position] for position in positions]
-            left = [loop for number, loop in enumerate(loops) if number not in positions]
-            if rows:
-                sch.reorder(*rows, *left)
-            row = nest.fused(sch, left[0] if left else handle, rows)
-        grid, member = sch.split(row, factors=[None, row_plan.rows])
-        grids.append(grid)
-        members.append(member)
-        inner.append(left)
-    grid = nest.merged(sch, grids)
-    member = nest.merged(sch, members)
-    sch.bind(grid, "blockIdx.x")
-    sch.bind(member, "threadIdx.x" if row_plan.columns else "threadIdx.y")
-    for block, positions in zip(infos, row_plan.space.positions, strict=True):
-        if not block.is_output:
-            if positions is not None and len(positions) > 1:
-                _flatten_rows(sch, block, positions)
-            scope = "local" if _is_row_scalar(block, row_plan, infos) else "shared"
-            sch.set_scope(sch.get_sblock(block.name), 0, scope)
-    for block, left in zip(infos, inner, strict=True):
-        _distribute(sch, block, left, row_plan)
-
-
-def _flatten_rows(sch: s_tir.Schedule, block: BlockInfo, positions: tuple[int, ...]) -> None:
-    """Give an intermediate one row dimension, so that TVM can tell that it needs one row of it.
-
-    Shapes: (rows_0, rows_1, ..., rest) -> (rows_0 * rows_1 * ..., rest).
-    """
-    store = block.store
-    if store is None:
-        raise ValueError(f"block {block.name} is not one store")
-    dimensions = []
-    for position in positions:
-        iterator = block.iterators[position]
-        dimensions.append(next(n for n, i in enumerate(store.indices) if i.same_as(iterator)))
-    shape = store.buffer.shape
-
-    def flat(*indices: ir.Expr) -> list[ir.Expr]:
-        row: ir.Expr | int = 0
-        for dimension in dimensions:
-            row = row * shape[dimension] + indices[dimension]
-        return [row] + [index for n, index in enumerate(indices) if n not in dimensions]
-
-    sch.transform_layout(sch.get_sblock(block.name), ("write", 0), flat)
-
-
-def _is_row_scalar(block: BlockInfo, row_plan: RowPlan, infos: Sequence[BlockInfo]) -> bool:
-    number = next(n for n, info in enumerate(infos) if info is block)
-    positions = row_plan.space.positions[number]
-    if positions is None or not block.is_reduction:
-        return False
-    free = [
-        extent
-        for n, (kind, extent) in enumerate(zip(block.kinds, block.extents, strict=True))
-        if kind == "S" and n not in positions
-    ]
-    return nest.product(free) == 1
-
-
-def _distribute(
-    sch: s_tir.Schedule, block: BlockInfo, left: list[LoopRV], row_plan: RowPlan
-) -> None:
-    """Share the loops inside a row out to the lanes.
-
-    A reduction to one value per row is split over the lanes; one to a vector keeps its reduction
-    in the thread and shares the vector out, as any spatial block.
-    """
-    handle = sch.get_sblock(block.name)
-    axis = "threadIdx.y" if row_plan.columns else "threadIdx.x"
-    spatial, reduced = [], []
-    for loop in left:
-        (reduced if _is_reduced(sch, handle, loop) else spatial).append(loop)
-    extents = [sch.get(loop).extent for loop in spatial]
-    across = bool(reduced) and nest.product(extents) == 1
-    if across:
-        lane_of = nest.fused(sch, handle, reduced)
-    else:
-        if reduced and spatial:
-            sch.reorder(*spatial, *reduced)
-        lane_of = nest.fused(sch, reduced[0] if reduced else handle, spatial)
-    serial, lane = sch.split(lane_of, factors=[None, row_plan.lanes])
-    sch.reorder(lane, serial)
-    sch.bind(lane, axis)
-    if reduced and not across:
-        # The running value belongs in a register: in shared memory TVM would synchronise the
-        # threads in every step of the reduction.
-        result = sch.cache_write(handle, 0, "local")
-        sch.reverse_compute_at(result, serial)
-
-
-def _is_reduced(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, loop: LoopRV) -> bool:
-    """Whether a loop feeds a reduction iterator of the block."""
-    variable = sch.get(loop).loop_var
-    realize = _realize_of(sch, block)
-    for iterator, value in zip(sch.get(block).iter_vars, realize.iter_values, strict=True):
-        if iterator.iter_type == tirx.IterVar.CommReduce and any(
-            used.same_as(variable) for used in analysis.variables_of(value)
-        ):
-            return True
-    return False
-
-
-def _realize_of(
-    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV
-) -> s_tir.SBlockRealize:
-    body = sch.get(sch.get_loops(block)[-1]).body
-    if not isinstance(body, s_tir.SBlockRealize):
-        raise ValueError(f"block {sch.get(block).name_hint} is not alone in its innermost loop")
-    return body

@@ -67,8 +67,13 @@ def edges_of(infos: Sequence[BlockInfo]) -> list[Edge]:
     return found
 
 
-def find(infos: Sequence[BlockInfo]) -> RowSpace | str:
-    """The largest row space that all dependent blocks share, or why there is none."""
+def find(infos: Sequence[BlockInfo], one_row: bool = False) -> RowSpace | str:
+    """The largest row space that all dependent blocks share, or why there is none.
+
+    With ``one_row`` the answer is always that everything is one row.
+    """
+    if one_row:
+        return RowSpace(((),) * len(infos), ())
     edges = edges_of(infos)
     linked = {number for edge in edges for number in (edge.producer, edge.consumer)}
     linked |= {number for number, block in enumerate(infos) if block.is_reduction}

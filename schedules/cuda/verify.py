@@ -62,7 +62,10 @@ def _one_kernel_function(func: tirx.PrimFunc, shared_limit: int, max_threads: in
             threads *= extent
     if threads > max_threads:
         return f"the kernel has {threads} threads per block; the limit is {max_threads}"
-    shared = shared_bytes(func)
+    try:
+        shared = shared_bytes(func)
+    except (ValueError, tvm.error.InternalError) as error:
+        return f"TVM cannot lower the nest: {str(error).strip().splitlines()[-1]}"
     if shared is None:
         return "the size of a shared buffer is not static"
     if shared > shared_limit:

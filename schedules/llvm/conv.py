@@ -15,6 +15,7 @@ from tvm.target import Target
 
 from ..analysis import blocks
 from ..base import ScheduleRule
+from .conv_narrow import is_narrow, tile_narrow
 from .conv_stages import (
     Stages,
     inline_stages,
@@ -66,7 +67,10 @@ class ConvRule(ScheduleRule):
         plan = plan_convolution(window, machine, stages.data is not None, whole_channels=moved)
         for stage in stages.first:
             parallel_stage(sch, stage, machine, plan.parallel)
-        tile_convolution(sch, stages, window, plan, machine, moved)
+        if is_narrow(window, machine) and not moved:
+            tile_narrow(sch, stages, window, machine, plan.parallel)
+        else:
+            tile_convolution(sch, stages, window, plan, machine, moved)
         return sch
 
 

@@ -7,6 +7,8 @@ and each input vector is loaded once per row of the window for all the pixels th
 
 from __future__ import annotations
 
+from itertools import product
+
 from tvm import s_tir, tirx
 from tvm.target import Target
 
@@ -61,22 +63,36 @@ class DepthwiseRule(ScheduleRule):
         return sch
 
 
-def choose_rows(window: Window, machine: Machine, lanes: int, staged: bool) -> int:
-    """Output rows per task: few enough for the first-level cache, many enough to share rows."""
-    best = (float("inf"), 1)
-    chunks = window.batch * (window.channels // lanes)
-    for rows in divisors(window.height):
-        width = (window.width - 1) * window.strides[1] + window.taps[1]
+def choose_task(window: Window, machine: Machine, lanes: int, staged: bool) -> tuple[int, int]:
+    """(output rows, vectors of channels) of one task, by the cycles of its copy and arithmetic.
+
+    Few rows keep the padded input in the nearest cache but copy the shared rows twice; few
+    channels read an image that is larger than the second-level cache in short pieces.
+    """
+    best = (float("inf"), 1, 1)
+    chunks = window.channels // lanes
+    width = (window.width - 1) * window.strides[1] + window.taps[1]
+    height = (window.height - 1) * window.strides[0] + window.taps[0]
+    streamed = 4 * height * width * window.channels > machine.l2_bytes
+    for rows, vectors in product(divisors(window.height), divisors(chunks)):
         elements = ((rows - 1) * window.strides[0] + window.taps[0]) * width
         copied = 2.5 * elements if staged else 0.0
-        if 4 * elements * lanes > machine.l1_bytes:
+        size = 4 * elements * lanes * vectors
+        copied *= 1.0 if size <= machine.l1_bytes else 1.3 if 2 * size <= machine.l2_bytes else 4.0
+        if streamed and vectors < chunks:
             copied *= 1.5
-        if 8 * elements * lanes > machine.l2_bytes:
-            copied *= 3.0
         arithmetic = 1.3 * rows * window.width * window.taps[0] * window.taps[1]
-        rounds = -(-chunks * (window.height // rows) // machine.cores)
-        best = min(best, (rounds * (arithmetic + copied + 60.0), rows))
-    return best[1]
+        tasks = window.batch * (chunks // vectors) * (window.height // rows)
+        cost = -(-tasks // machine.cores) * (vectors * (arithmetic + copied) + 60.0)
+        best = min(best, (cost, rows, vectors))
+    return best[1], best[2]
+
+
+def choose_columns(window: Window, machine: Machine) -> int:
+    """Pixels of a register tile: many, so that they share input vectors, and a good divisor."""
+    limit = machine.vector_registers // 2 - 2
+    exact = divisors(window.width, limit)[-1]
+    return exact if exact >= min(window.width, 5) else 8
 
 
 def tile_window(
@@ -85,19 +101,20 @@ def tile_window(
     """Tile a per-channel window reduction (with or without weights) and attach its stages."""
     anchor, outputs = stages.anchor, keep_local(sch, stages)
     lanes = vector_lanes(window.channels, machine)
-    rows = choose_rows(window, machine, lanes, stages.data is not None)
-    columns = divisors(window.width, machine.vector_registers // 2 - 2)[-1]
+    rows, vectors = choose_task(window, machine, lanes, stages.data is not None)
+    columns = choose_columns(window, machine)
     batch, row, column, channel, *taps = sch.get_loops(anchor)
     row_task, row = sch.split(row, [None, rows])
     column_outer, column = sch.split(column, [None, columns])
-    channel_task, lane = sch.split(channel, [None, lanes])
-    sch.reorder(batch, row_task, channel_task, row, column_outer, *taps, column, lane)
+    channel_task, vector, lane = sch.split(channel, [None, vectors, lanes])
+    sch.reorder(batch, row_task, channel_task, vector, row, column_outer, *taps, column, lane)
     task = sch.fuse(batch, row_task, channel_task)
     for output in outputs:
         sch.reverse_compute_at(output, column_outer, preserve_unit_loops=True)
     if stages.data is not None:
         sch.compute_at(stages.data, task, preserve_unit_loops=True)
-        sch.vectorize(sch.get_loops(stages.data)[-1])
+        _, stage_lane = sch.split(sch.get_loops(stages.data)[-1], [None, lanes])
+        sch.vectorize(stage_lane)
     if parallel:
         sch.parallel(task)
     sch.unroll(column)

@@ -23,6 +23,8 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 
+from ..analysis import variables_of
+
 
 @dataclass(frozen=True)
 class Edge:
@@ -45,16 +47,14 @@ def move_last_tiles_inwards(func: tirx.PrimFunc, edges: Sequence[Edge]) -> tirx.
 
     def rewrite(realize: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
         values = list(realize.iter_values)
-        changed = False
+        predicate = realize.predicate
         for edge in edges:
             for position, value in enumerate(values):
                 moved = _move(value, edge)
                 if moved is not None:
                     values[position] = moved
-                    changed = True
-        if not changed:
-            return realize
-        return s_tir.SBlockRealize(values, _symbolic_terms(realize.predicate), realize.block)
+                    predicate = _without_edge(predicate, edge)
+        return s_tir.SBlockRealize(values, predicate, realize.block)
 
     body = tvm_ffi.structural_map(func.body, (s_tir.SBlockRealize, rewrite))
     return func.with_body(body)
@@ -101,12 +101,15 @@ def _with_own_variables(statement: tirx.Stmt) -> tirx.Stmt:
     return tvm_ffi.structural_map(statement, (ir.Var, swap))
 
 
-def _symbolic_terms(predicate: ir.Expr) -> ir.Expr:
-    """The terms of a predicate that compare with a symbolic extent; the others became true."""
+def _without_edge(predicate: ir.Expr, edge: Edge) -> ir.Expr:
+    """The predicate without the static bounds on the edge's loops, which now hold always."""
     if isinstance(predicate, tirx.And):
-        return tirx.And(_symbolic_terms(predicate.a), _symbolic_terms(predicate.b))
+        return tirx.And(_without_edge(predicate.a, edge), _without_edge(predicate.b, edge))
     if isinstance(predicate, tirx.LT) and isinstance(predicate.b, tirx.IntImm):
-        return tirx.const(True, "bool")
+        tested = variables_of(predicate)
+        loops = [variable for index, _ in edge.parts for variable in variables_of(index)]
+        if any(one.same_as(other) for one in tested for other in loops):
+            return tirx.const(True, "bool")
     return predicate
 
 

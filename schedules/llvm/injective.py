@@ -2,74 +2,39 @@
 
 from __future__ import annotations
 
-from tvm import s_tir, tirx
+import math
+from collections.abc import Sequence
+
+import tvm_ffi
+from tvm import ir, s_tir, tirx
+from tvm.s_tir.schedule import LoopRV
 from tvm.target import Target
 
+from ..analysis import BlockInfo, blocks, loads_of, static, variables_of
 from ..base import ScheduleRule
+from .machine import Machine, machine_of
+from .nest import (
+    has_plain_loops,
+    inline_intermediates,
+    is_expensive,
+    long_iterators,
+    parallelize,
+    reads_identically,
+    separate_outputs,
+    simplified,
+    worth_parallel,
+)
 
-LANES = 16
-GRAIN = 16384
-
-
-def is_spatial(block: s_tir.SBlock) -> bool:
-    """Whether every iterator of ``block`` is data parallel."""
-    return all(iterator.iter_type == tirx.IterVar.DataPar for iterator in block.iter_vars)
-
-
-def root_blocks(sch: s_tir.Schedule) -> list[s_tir.schedule.SBlockRV]:
-    """The blocks directly under the root, in program order."""
-    return sch.get_child_blocks(sch.get_sblock(sch.mod["main"].body.block.name_hint))
-
-
-def inline_intermediates(sch: s_tir.Schedule) -> list[s_tir.schedule.SBlockRV]:
-    """Inline every data-parallel block that writes no parameter; return the blocks left."""
-    parameters = set(sch.mod["main"].params)
-    left = []
-    for block in root_blocks(sch):
-        statement = sch.get(block)
-        outputs = any(write.source in parameters for write in statement.writes)
-        if outputs or not is_spatial(statement):
-            left.append(block)
-            continue
-        try:
-            sch.compute_inline(block)
-        except s_tir.ScheduleError:
-            left.append(block)
-    return left
-
-
-def schedule_nest(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None:
-    """Make ``block`` one parallel loop over its outer spatial axes; vectorise its last axis."""
-    statement = sch.get(block)
-    loops = sch.get_loops(block)
-    if not loops or len(loops) != len(statement.iter_vars):
-        return
-    spatial = []
-    for loop, iterator in zip(loops, statement.iter_vars, strict=True):
-        if iterator.iter_type != tirx.IterVar.DataPar:
-            break
-        spatial.append(loop)
-    if not spatial:
-        return
-    extents = [sch.get(loop).extent for loop in spatial]
-    work = 1
-    for extent in extents:
-        work *= int(extent) if isinstance(extent, tirx.IntImm) else GRAIN
-    inner = None
-    if len(spatial) == len(loops):
-        last = extents[-1]
-        if isinstance(last, tirx.IntImm) and int(last) % LANES == 0:
-            outer, inner = sch.split(spatial[-1], factors=[None, LANES])
-            spatial[-1] = outer
-    fused = sch.fuse(*spatial)
-    if work >= 2 * GRAIN:
-        sch.parallel(fused)
-    if inner is not None:
-        sch.vectorize(inner)
+#: Vectors in flight: of cheap elements, and of elements with calls such as exp.
+_VECTORS, _EXPENSIVE_VECTORS = 4, 2
+#: Elements of a chunk of a contiguous loop that no vector divides.
+_SHORTEST_CHUNK, _LONGEST_CHUNK = 1024, 16384
+#: Edge of the square tiles in which transposed operands are read.
+_TILE = 16
 
 
 class InjectiveRule(ScheduleRule):
-    """Groups whose every block is data parallel."""
+    """Groups whose every block is data parallel, of any number of outputs."""
 
     name = "llvm.injective"
 
@@ -77,16 +42,217 @@ class InjectiveRule(ScheduleRule):
         """See :meth:`ScheduleRule.check`."""
         if not isinstance(func.body, s_tir.SBlockRealize):
             return "the function has no root block"
-        sch = s_tir.Schedule(func)
-        for block in root_blocks(sch):
-            statement = sch.get(block)
-            if not is_spatial(statement) or not isinstance(statement.body, tirx.BufferStore):
-                return f"block {statement.name_hint} is not data parallel"
+        schedule = s_tir.Schedule(func)
+        for info in blocks(schedule):
+            if info.store is None or len(info.writes) != 1:
+                return f"block {info.name} is not one store"
+            if not info.is_injective:
+                return f"block {info.name} is not data parallel"
+            if not has_plain_loops(schedule, info):
+                return f"block {info.name} has been scheduled already"
         return None
 
     def schedule(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule:
         """See :meth:`ScheduleRule.schedule`."""
-        sch = s_tir.Schedule(func)
-        for block in inline_intermediates(sch):
-            schedule_nest(sch, block)
-        return sch
+        machine = machine_of(target)
+        schedule = s_tir.Schedule(func)
+        separate_outputs(schedule)
+        inline_intermediates(schedule)
+        for group in _groups(blocks(schedule)):
+            schedule_elementwise(schedule, group, machine)
+        return schedule
+
+
+def _groups(infos: Sequence[BlockInfo]) -> list[list[BlockInfo]]:
+    """Runs of blocks over one domain that depend on each other element by element only."""
+    groups: list[list[BlockInfo]] = []
+    for info in infos:
+        if groups and all(_same_domain(earlier, info) for earlier in groups[-1]):
+            groups[-1].append(info)
+        else:
+            groups.append([info])
+    return groups
+
+
+def _long_extents(info: BlockInfo) -> list[ir.Expr]:
+    return [info.extents[position] for position in long_iterators(info)]
+
+
+def _same_domain(earlier: BlockInfo, later: BlockInfo) -> bool:
+    mine, theirs = _long_extents(earlier), _long_extents(later)
+    if len(mine) != len(theirs):
+        return False
+    equal = all(tvm_ffi.structural_equal(a, b) for a, b in zip(mine, theirs, strict=True))
+    return equal and reads_identically(earlier, later, len(mine))
+
+
+def schedule_elementwise(
+    schedule: s_tir.Schedule, infos: Sequence[BlockInfo], machine: Machine
+) -> None:
+    """One loop nest for data-parallel blocks over the same domain.
+
+    Before, a nest for each block over ``[n, h, w, c]``.  After: ``for i in parallel: for v in
+    vectorized``, where i runs over vectors of the flat domain if no operand is broadcast or
+    moved; else over rows, with the contiguous axis inside.
+    """
+    lanes = min(
+        machine.lanes_of(str(buffer.dtype))
+        for info in infos
+        for buffer in (*info.reads, *info.writes)
+    )
+    expensive = any(is_expensive(info.store.value) for info in infos if info.store is not None)
+    vectors = _EXPENSIVE_VECTORS if expensive else _VECTORS
+    nests = []
+    flat = all(_is_flat(info) for info in infos)
+    pieces = math.gcd(*(_uniform_extent(info) for info in infos))
+    transposed = next(filter(None, map(_transposed_axis, infos)), None)
+    for info in infos:
+        loops = list(schedule.get_loops(info.handle))
+        if not loops:
+            return
+        if flat:
+            nests.append(_split_flat(schedule, loops, lanes, vectors))
+        else:
+            nests.append(_split_rows(schedule, info, loops, lanes, vectors, pieces, transposed))
+    merged = [
+        schedule.merge(*level) if len(level) > 1 else level[0] for level in zip(*nests, strict=True)
+    ]
+    if merged and worth_parallel(infos, machine):
+        rows = static(schedule.get(merged[0]).extent)
+        wide = rows is not None and rows < 4 * machine.cores
+        parallelize(schedule, schedule.fuse(*merged) if wide else merged[0])
+
+
+def _is_flat(info: BlockInfo) -> bool:
+    """Whether every operand has the shape of the result, or is one value, read in order."""
+    if info.store is None:
+        return False
+    target = _long_axes(info, info.writes[0], info.store.indices)
+    for load in loads_of(info.store.value):
+        indices = simplified(info, load.indices)
+        if not any(variables_of(index) for index in indices):
+            continue
+        axes = _long_axes(info, load.source, load.indices)
+        if len(axes) != len(target) or not all(
+            index.same_as(other) and tvm_ffi.structural_equal(size, length)
+            for (index, size), (other, length) in zip(axes, target, strict=True)
+        ):
+            return False
+    return True
+
+
+def _long_axes(
+    info: BlockInfo, buffer: ir.Var, indices: Sequence[ir.Expr]
+) -> list[tuple[ir.Expr, ir.Expr]]:
+    """The index and the size of each axis that is longer than one."""
+    pairs = zip(simplified(info, indices), buffer.shape, strict=True)
+    return [(index, size) for index, size in pairs if static(size) != 1]
+
+
+def _uniform_extent(info: BlockInfo) -> int:
+    """The extent of the contiguous axis, or of the pieces of it that conditions cut out.
+
+    A concatenation along the axis asks ``c < 24``, ``c < 48``...; in pieces of 24 the condition
+    is the same for a whole piece.  0, the neutral element of gcd, for a symbolic extent.
+    """
+    positions = long_iterators(info)
+    if not positions or info.store is None:
+        return 0
+    last = info.iterators[positions[-1]]
+    cuts = [static(info.extents[positions[-1]]) or 0]
+
+    def visit(comparison: ir.Expr) -> None:
+        for side, other in ((comparison.a, comparison.b), (comparison.b, comparison.a)):
+            bound = static(other)
+            if bound and any(variable.same_as(last) for variable in variables_of(side)):
+                cuts.append(bound)
+
+    tvm_ffi.structural_walk(info.store.value, ((tirx.LT, tirx.LE, tirx.GT, tirx.GE), visit))
+    return math.gcd(*cuts)
+
+
+def _transposed_axis(info: BlockInfo) -> int | None:
+    """The position, among the long iterators, of the one along which an operand is contiguous.
+
+    ``None`` where operands are contiguous along the result's own last axis, or not at all.
+    """
+    positions = long_iterators(info)
+    if len(positions) < 2 or info.store is None:
+        return None
+    *outer, last = positions
+    for load in loads_of(info.store.value):
+        indices = simplified(info, load.indices)
+        used = [variable for index in indices for variable in variables_of(index)]
+        if not indices or not any(variable.same_as(info.iterators[last]) for variable in used):
+            continue
+        for axis, position in enumerate(outer):
+            if indices[-1].same_as(info.iterators[position]):
+                return axis
+    return None
+
+
+def _split_flat(
+    schedule: s_tir.Schedule, loops: list[LoopRV], lanes: int, vectors: int
+) -> list[LoopRV]:
+    """Split the flat domain into vectors, or into chunks that LLVM vectorises."""
+    loop = schedule.fuse(*loops)
+    extent = static(schedule.get(loop).extent)
+    if extent is None:
+        return [loop]
+    for width in (count * lanes for count in range(vectors, 0, -1)):
+        if extent % width == 0:
+            outer, inner = schedule.split(loop, factors=[None, width])
+            schedule.vectorize(inner)
+            return [outer]
+    chunk = next(
+        (size for size in range(_LONGEST_CHUNK, _SHORTEST_CHUNK, -1) if extent % size == 0), extent
+    )
+    return list(schedule.split(loop, factors=[None, chunk]))
+
+
+def _split_rows(
+    schedule: s_tir.Schedule,
+    info: BlockInfo,
+    loops: list[LoopRV],
+    lanes: int,
+    vectors: int,
+    pieces: int,
+    transposed: int | None,
+) -> list[LoopRV]:
+    """Fuse the outer axes to rows; split the contiguous one into vectors where they divide it."""
+    positions = long_iterators(info)
+    if not positions:
+        return [schedule.fuse(*loops)]
+    inner = schedule.fuse(*loops[positions[-1] :])
+    outer = loops[: positions[-1]]
+    if transposed is not None:
+        return _split_tiles(schedule, outer, inner, positions[transposed])
+    levels = [schedule.fuse(*outer)] if outer else []
+    extent = static(schedule.get(inner).extent)
+    if extent is not None and pieces and pieces < extent:
+        piece, inner = schedule.split(inner, factors=[None, pieces])
+        levels, extent = [*levels, piece], pieces
+    short = extent is not None and extent <= vectors * lanes and extent % max(2, lanes // 2) == 0
+    for width in [extent] if short else [count * lanes for count in range(vectors, 0, -1)]:
+        if extent is not None and extent % width == 0:
+            chunk, vector = schedule.split(inner, factors=[None, width])
+            schedule.vectorize(vector)
+            return [*levels, chunk]
+    return [*levels, inner]
+
+
+def _split_tiles(
+    schedule: s_tir.Schedule, outer: list[LoopRV], inner: LoopRV, axis: int
+) -> list[LoopRV]:
+    """Square tiles of the axis that an operand is contiguous along and of the last one.
+
+    Each cache line that a tile reads is then used whole while it is in cache.
+    """
+    other = outer[axis]
+    sizes = [static(schedule.get(loop).extent) for loop in (other, inner)]
+    tiles = [math.gcd(size, _TILE) if size is not None else 1 for size in sizes]
+    other_tile, other_inner = schedule.split(other, factors=[None, tiles[0]])
+    inner_tile, inner_inner = schedule.split(inner, factors=[None, tiles[1]])
+    rest = [loop for position, loop in enumerate(outer) if position != axis]
+    schedule.reorder(*rest, other_tile, inner_tile, other_inner, inner_inner)
+    return [schedule.fuse(*rest, other_tile, inner_tile), other_inner]

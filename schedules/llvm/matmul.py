@@ -18,6 +18,7 @@ from .. import analysis
 from ..analysis import BlockInfo, static
 from ..base import ScheduleRule
 from .edges import Edge, move_last_tiles_inwards, separate_interior
+from .indices import simplify_indices
 from .machine import Machine, machine_of
 from .microkernel import Problem, Tile, ranked_tiles, row_blocks, vectorize_inner
 from .operands import Operands, inline_maps
@@ -53,7 +54,8 @@ class MatMul(ScheduleRule):
     def schedule(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule:
         """See ``ScheduleRule.schedule``; the choices are fixed, ``tunable`` or not."""
         machine = machine_of(target)
-        schedule = s_tir.Schedule(func)
+        simple = simplify_indices(func)
+        schedule = s_tir.Schedule(simple)
         nest = _nest(schedule, machine)
         tiles = ranked_tiles(nest.problem, machine, machine.lanes_of(nest.anchor.dtype))
         for tile in tiles:

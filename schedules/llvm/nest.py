@@ -22,31 +22,41 @@ _CHEAP_CALLS = frozenset(
     )
 )
 #: Expressions larger than this are not inlined further: chains such as x * f(x) double each time.
-_LARGEST_EXPRESSION = 300
+_LARGEST_EXPRESSION = 200
 #: Operations that an expensive call counts for.
 _CALL_OPERATIONS = 16
+#: Operations that the traffic of one vector from beyond the L2 cache counts for.
+_MEMORY_OPERATIONS = 24
+#: A parallel loop pays from this many times ``Machine.grain`` on (measured: 15 microseconds).
+_FORKS_WORTH = 4
 #: Extent that stands for a symbolic one where work is estimated.
 _SYMBOLIC_EXTENT = 128
 
 
 def expression_size(expression: ir.Expr) -> int:
-    """How many nodes an expression has, as a tree."""
-    count = 0
+    """How many operations and loads an expression has, as a tree, without those in indices.
 
-    def visit(_: ir.Expr) -> None:
+    An expensive call counts for the operations that it is made of.
+    """
+    count = _CALL_OPERATIONS * sum(map(_is_expensive_call, calls_of(expression)))
+
+    def visit(node: ir.Expr) -> tvm_ffi.structural.WalkResult:
         nonlocal count
         count += 1
+        load = isinstance(node, ir.TensorLoad)
+        return tvm_ffi.structural.WalkResult.SKIP if load else tvm_ffi.structural.WalkResult.ADVANCE
 
-    tvm_ffi.structural_walk(expression, (ir.Expr, visit))
+    tvm_ffi.structural_walk(expression, (ir.Expr, visit), order="pre")
     return count
 
 
 def is_expensive(expression: ir.Expr) -> bool:
     """Whether an expression calls a function that takes many instructions, such as exp."""
-    return any(
-        not isinstance(call.op, ir.Op) or call.op.name not in _CHEAP_CALLS
-        for call in calls_of(expression)
-    )
+    return any(_is_expensive_call(call) for call in calls_of(expression))
+
+
+def _is_expensive_call(call: ir.Call) -> bool:
+    return not isinstance(call.op, ir.Op) or call.op.name not in _CHEAP_CALLS
 
 
 def iterations(info: BlockInfo) -> int:
@@ -54,17 +64,38 @@ def iterations(info: BlockInfo) -> int:
     return math.prod(static(extent) or _SYMBOLIC_EXTENT for extent in info.extents)
 
 
-def vector_work(infos: Sequence[BlockInfo], machine: Machine) -> int:
-    """Operations of the blocks, as vector instructions: the unit of ``Machine.grain``."""
-    total = 0
+def worth_parallel(infos: Sequence[BlockInfo], machine: Machine) -> bool:
+    """Whether a parallel loop over what the blocks do pays for its fork and join.
+
+    Work is counted in vector operations, and traffic beyond the L2 cache in as many as could
+    be done meanwhile.
+    """
+    work = 0
     for info in infos:
-        operations = 2
+        operations = 1
         if info.store is not None:
-            value = info.store.value
-            expensive = sum(is_expensive(call) for call in calls_of(value))
-            operations += expression_size(value) // 2 + _CALL_OPERATIONS * expensive
-        total += iterations(info) * operations // machine.lanes_of(info.dtype)
-    return total
+            operations += expression_size(info.store.value)
+        work += iterations(info) * operations // machine.lanes_of(info.dtype)
+    touched: list[ir.Var] = []
+    for buffer in (buffer for info in infos for buffer in (*info.reads, *info.writes)):
+        if not any(buffer.same_as(known) for known in touched):
+            touched.append(buffer)
+    traffic = sum(_bytes_of(buffer, infos) for buffer in touched)
+    if 4 * traffic > 3 * machine.l2_bytes:
+        work += traffic * _MEMORY_OPERATIONS // (machine.vector_bits // 8)
+    return work >= _FORKS_WORTH * machine.grain
+
+
+def _bytes_of(buffer: ir.Var, infos: Sequence[BlockInfo]) -> int:
+    """The size of a buffer, but no more than the blocks can touch of it (a table of rows)."""
+    elements = math.prod(static(size) or _SYMBOLIC_EXTENT for size in buffer.shape)
+    touched = sum(
+        iterations(info)
+        for info in infos
+        if any(buffer.same_as(other) for other in (*info.reads, *info.writes))
+    )
+    bits = int("".join(filter(str.isdigit, str(buffer.dtype))) or 8)
+    return min(elements, touched) * bits // 8
 
 
 def separate_outputs(schedule: s_tir.Schedule) -> None:
@@ -226,3 +257,23 @@ def long_iterators(info: BlockInfo, kinds: str = "SRO") -> list[int]:
         for position, (kind, extent) in enumerate(zip(info.kinds, info.extents, strict=True))
         if kind in kinds and static(extent) != 1
     ]
+
+
+def reads_identically(producer: BlockInfo, reader: BlockInfo, count: int) -> bool:
+    """Whether iteration i of ``reader`` reads only what iteration i of ``producer`` writes.
+
+    i stands for the first ``count`` spatial iterators longer than one, which the caller knows to
+    have the same extents in both blocks.  A reader of nothing that ``producer`` writes passes.
+    """
+    written = simplified(producer, producer.store.indices)
+    theirs = [producer.iterators[position] for position in long_iterators(producer, "S")[:count]]
+    mine = [reader.iterators[position] for position in long_iterators(reader, "S")[:count]]
+    for load in loads_of(reader.store.value):
+        if not load.source.same_as(producer.writes[0]):
+            continue
+        read = simplified(reader, load.indices)
+        for row, own in zip(theirs, mine, strict=True):
+            axes = [axis for axis, index in enumerate(written) if index.same_as(row)]
+            if len(axes) != 1 or not read[axes[0]].same_as(own):
+                return False
+    return True

@@ -40,7 +40,24 @@ def inline_maps(schedule: s_tir.Schedule, anchor: BlockInfo, form: Contraction) 
         writers = [i for i in infos if any(load.source.same_as(b) for b in i.writes)]
         direct[side] = writers[0] if writers else None
     waiting = [info.name for info in direct.values() if info is not None]
-    kept = {anchor.name, *waiting}
+    inline_cheap_maps(schedule, {anchor.name, *waiting})
+    panel = None
+    for side, before in direct.items():
+        info = named(schedule, before.name) if before is not None else None
+        if info is None or info.is_output:
+            continue
+        value = _value(info)
+        cheap = len(analysis.loads_of(value)) <= 2 and not analysis.calls_of(value)
+        if side == "right":
+            cheap = cheap and keeps_vectors(info, form, anchor)
+        if not (cheap and inline(schedule, info)) and side == "right":
+            panel = info.handle
+    return Operands(panel)
+
+
+def inline_cheap_maps(schedule: s_tir.Schedule, kept: set[str]) -> None:
+    """Inline every injective block outside ``kept`` that is no output and cheap to repeat."""
+    kept = set(kept)
     progress = True
     while progress:
         progress = False
@@ -48,34 +65,23 @@ def inline_maps(schedule: s_tir.Schedule, anchor: BlockInfo, form: Contraction) 
         for info in infos:
             if info.name in kept or info.is_output or not _cheap_to_inline(infos, info):
                 continue
-            if _inline(schedule, info):
+            if inline(schedule, info):
                 progress = True
                 break
             kept.add(info.name)
-    panel = None
-    for side, before in direct.items():
-        info = _named(schedule, before.name) if before is not None else None
-        if info is None or info.is_output:
-            continue
-        value = _value(info)
-        cheap = len(analysis.loads_of(value)) <= 2 and not analysis.calls_of(value)
-        if side == "right":
-            cheap = cheap and _keeps_vectors(info, form, anchor)
-        if not (cheap and _inline(schedule, info)) and side == "right":
-            panel = info.handle
-    return Operands(panel)
 
 
-def _named(schedule: s_tir.Schedule, name: str) -> BlockInfo | None:
+def named(schedule: s_tir.Schedule, name: str) -> BlockInfo | None:
     """The block of that name, if it was not inlined."""
     return next((info for info in analysis.blocks(schedule) if info.name == name), None)
 
 
-def _inline(schedule: s_tir.Schedule, info: BlockInfo) -> bool:
+def inline(schedule: s_tir.Schedule, info: BlockInfo) -> bool:
+    """Inline one block; ``False`` if TVM refuses, and then the block simply stays."""
     try:
         schedule.compute_inline(info.handle)
     except s_tir.ScheduleError:
-        return False  # such a block is kept, which is always correct
+        return False
     return True
 
 
@@ -103,7 +109,7 @@ def _cheap_to_inline(infos: list[BlockInfo], info: BlockInfo) -> bool:
     return uses == 1 or (uses > 1 and not dear and size * uses <= _INLINE_LIMIT)
 
 
-def _keeps_vectors(info: BlockInfo, form: Contraction, anchor: BlockInfo) -> bool:
+def keeps_vectors(info: BlockInfo, form: Contraction, anchor: BlockInfo) -> bool:
     """Whether reading through ``info`` finds neighbouring columns at neighbouring addresses."""
     column = anchor.iterators[form.columns[-1]]
     store, loads = info.store, analysis.loads_of(_value(info))

@@ -26,12 +26,13 @@ from .nest import (
     is_expensive,
     long_iterators,
     parallelize,
+    reads_identically,
     separate_outputs,
     simplified,
     split_vector,
     vector_extent,
-    vector_work,
     vectorize_inner,
+    worth_parallel,
 )
 
 #: Vectors of partial results of one reduction: enough to hide the latency of an addition.
@@ -119,21 +120,23 @@ def _includes(found: Sequence[ir.Var], wanted: Sequence[ir.Var]) -> bool:
 
 
 def _reads_contiguously(info: BlockInfo) -> bool:
-    """Whether the last axis of the reduction's largest operand is one of the reduced axes."""
+    """Whether one of the reduced axes is contiguous in the reduction's main operand.
+
+    The main operand is the first of those that most iterators index.
+    """
+    iterators = [info.iterators[position] for position in long_iterators(info)]
     reduced = [info.iterators[position] for position in long_iterators(info, "R")]
-    spatial = long_iterators(info, "S")
-    if not spatial:
-        return True
-    last = info.iterators[spatial[-1]]
+    most, contiguous = -1, True
     for load in loads_of(info.store.value):
-        if load.source.same_as(info.writes[0]):
+        indices = simplified(info, load.indices)
+        if load.source.same_as(info.writes[0]) or not indices:
             continue
-        variables = variables_of(simplified(info, load.indices[-1:])[0]) if load.indices else []
-        if _includes(variables, [last]):
-            return False
-        if any(_includes(variables, [variable]) for variable in reduced):
-            return True
-    return True
+        used = [variable for index in indices for variable in variables_of(index)]
+        count = sum(_includes(used, [iterator]) for iterator in iterators)
+        if count > most:
+            last = variables_of(indices[-1])
+            most, contiguous = count, any(_includes(last, [variable]) for variable in reduced)
+    return contiguous or not long_iterators(info, "S")
 
 
 def _segments(infos: Sequence[BlockInfo]) -> list[Segment]:
@@ -158,11 +161,6 @@ def _segments(infos: Sequence[BlockInfo]) -> list[Segment]:
     return segments
 
 
-def _row_iterators(segment: Segment, info: BlockInfo) -> list[ir.Var]:
-    positions = long_iterators(info, "S")[: len(segment.rows)]
-    return [info.iterators[position] for position in positions]
-
-
 def _fits(segment: Segment, info: BlockInfo) -> bool:
     """Whether ``info`` can run row by row after the segment's blocks."""
     spatial = [info.extents[position] for position in long_iterators(info, "S")]
@@ -177,23 +175,7 @@ def _fits(segment: Segment, info: BlockInfo) -> bool:
         tvm_ffi.structural_equal(mine, theirs)
         for mine, theirs in zip(segment.rows, spatial[:count], strict=True)
     )
-    return equal and all(_depends_by_row(segment, earlier, info) for earlier in segment.infos)
-
-
-def _depends_by_row(segment: Segment, producer: BlockInfo, info: BlockInfo) -> bool:
-    """Whether each row of ``info`` reads only the same row of what ``producer`` writes."""
-    written = simplified(producer, producer.store.indices)
-    theirs = _row_iterators(segment, producer)
-    mine = _row_iterators(segment, info)
-    for load in loads_of(info.store.value):
-        if not load.source.same_as(producer.writes[0]) or producer is info:
-            continue
-        read = simplified(info, load.indices)
-        for row, own in zip(theirs, mine, strict=True):
-            axes = [axis for axis, index in enumerate(written) if index.same_as(row)]
-            if len(axes) != 1 or not read[axes[0]].same_as(own):
-                return False
-    return True
+    return equal and all(reads_identically(earlier, info, count) for earlier in segment.infos)
 
 
 def _schedule_segment(schedule: s_tir.Schedule, segment: Segment, machine: Machine) -> None:
@@ -218,7 +200,7 @@ def _schedule_segment(schedule: s_tir.Schedule, segment: Segment, machine: Machi
     if not segment.rows:
         return
     row = schedule.merge(*row_loops) if len(row_loops) > 1 else row_loops[0]
-    if vector_work(segment.infos, machine) >= machine.grain:
+    if worth_parallel(segment.infos, machine):
         parallelize(schedule, row)
 
 

@@ -27,7 +27,7 @@ class Session:
     def __init__(self, core: ctypes.CDLL) -> None:
         self._core = core
         self._first_launch: int = core.cudasim_launch_count()
-        self._first_finding: int = core.cudasim_finding_count()
+        self._first_finding: int = core.cudasim_begin_findings()
         self._ended: tuple[tuple[Launch, ...], tuple[Finding, ...]] | None = None
 
     @property

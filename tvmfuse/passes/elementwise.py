@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from ..operators import SPATIAL, Kind
 from ..pattern import SPATIAL_KINDS, Growth
-from ..reasons import Code
+from ..reasons import Code, Reason
 from ..shapes import same_shape
 from .grow import MAX_GROUP, Group, Partition, grow_operands
 
 ELEMENTWISE_GROWTH = Growth(
     operand=SPATIAL_KINDS,
     expensive_operand=True,
-    several_outputs=True,
 )
 
 
@@ -32,8 +31,9 @@ def group_elementwise(part: Partition, first_number: int) -> list[Group]:
             continue
         readers = _reader_groups(part, node.index, groups, first_number)
         if readers is not None and not part.level(node.index):
-            if _join(part, node.index, readers):
-                grow_operands(part, readers[0])
+            joined = _join(part, node.index, readers)
+            if joined is not None:
+                grow_operands(part, joined)
                 continue
         number = first_number + len(groups)
         group = Group(
@@ -49,33 +49,38 @@ def group_elementwise(part: Partition, first_number: int) -> list[Group]:
 def _reader_groups(
     part: Partition, index: int, groups: list[Group], first_number: int
 ) -> list[Group] | None:
-    """The elementwise groups that read ``index``, if nothing else does and all have its shape."""
-    node = part.graph.nodes[index]
+    """The elementwise groups of its shape that read ``index``, the earliest first, or None."""
+    shape = part.graph.nodes[index].shape
     numbers = {part.owner.get(consumer, -1) for consumer in part.graph.consumers[index]}
-    if not numbers or node.is_output or any(number < first_number for number in numbers):
-        return None
-    found = [groups[number - first_number] for number in sorted(numbers)]
-    for group in found:
-        if part.level(group.anchor):
-            return None
-        if not same_shape(part.graph.nodes[group.anchor].shape, node.shape):
-            return None
-    return found
+    found = [groups[n - first_number] for n in sorted(numbers, reverse=True) if n >= first_number]
+    found = [
+        group
+        for group in found
+        if not part.level(group.anchor) and same_shape(part.graph.nodes[group.anchor].shape, shape)
+    ]
+    return found or None
 
 
-def _join(part: Partition, index: int, readers: list[Group]) -> bool:
-    """Merge the readers and the node they share into the first reader, if that is convex."""
-    nodes = {index}.union(*(group.nodes for group in readers))
-    if len(nodes) > MAX_GROUP:
-        return False
-    if not part.dag.is_convex(sorted(nodes)):
-        for consumer in part.graph.consumers[index]:
+def _join(part: Partition, index: int, readers: list[Group]) -> Group | None:
+    """Merge the node and its readers into the first of them, those that stay convex together.
+
+    What others read of it (or the function returns) the kernel writes as well.
+    """
+    nodes, joined = {index}, []
+    for group in readers:
+        candidate = nodes | group.nodes
+        if len(candidate) <= MAX_GROUP and part.dag.is_convex(sorted(candidate)):
+            nodes = candidate
+            joined.append(group)
+            continue
+        for consumer in set(part.graph.consumers[index]) & group.nodes:
             text = "its readers depend on each other through another kernel"
-            part.cut(index, consumer, Code.NOT_CONVEX, text)
-        return False
-    first = readers[0]
+            part.reasons[index, consumer] = Reason(Code.NOT_CONVEX, text)
+    if not joined:
+        return None
+    first = joined[0]
     part.claim(first.number, nodes)
     first.nodes = nodes
-    for other in readers[1:]:
+    for other in joined[1:]:
         other.nodes = set()
-    return True
+    return first

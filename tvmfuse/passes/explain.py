@@ -58,7 +58,7 @@ def _default(source: Node, target: Node, mine: Match | None, theirs: Match | Non
     if mine.pattern != "elementwise" and theirs.pattern != "elementwise":
         return Reason(
             Code.TWO_ANCHORS,
-            f"a {mine.pattern} and a {theirs.pattern} kernel; no schedule rule makes them one",
+            f"{mine.pattern} and {theirs.pattern} are kernels of their own; no schedule rule has both",
         )
     if source.kind in anchors or target.kind in anchors:
         other = theirs if source.kind in anchors else mine

@@ -77,8 +77,12 @@ def decompose_batch_norm(value: relax.Expr, context: RewriteContext) -> relax.Ex
 def _emit_scaled(x: relax.Expr, scale: relax.Expr, context: RewriteContext) -> relax.Var:
     """Bind ``x * scale``, with the scale inside the weight of ``x`` where it can be."""
     product = context.normalize(relax.op.multiply(x, scale))
-    folded = scale_into_weight(product, context)
-    return context.emit(product if folded is None else folded)
+    # The walk does not come back to what is emitted here, so fold it now.
+    for fold in (scale_into_weight, scale_before_shift):
+        folded = fold(product, context)
+        if folded is not None:
+            return context.emit(folded)
+    return context.emit(product)
 
 
 def merge_additions(value: relax.Expr, context: RewriteContext) -> relax.Expr | None:

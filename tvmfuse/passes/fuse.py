@@ -23,7 +23,7 @@ from .grow import Split
 from .lower import lower
 from .outline import OutlinedGroup, outline
 from .plan import Plan, plan
-from .schedule import Choice, Outcome, Refused, schedule
+from .schedule import Choice, Known, Refused, key_of, schedule, without_rules
 
 Splits = dict[str, dict[int, Split]]  # by function, by anchor
 
@@ -50,7 +50,13 @@ class FusedModule:
 class Memory:
     """Schedules found so far, kept between rounds of replanning within one compilation."""
 
-    outcomes: dict[int, list[tuple[tirx.PrimFunc, Outcome]]] = field(default_factory=dict)
+    outcomes: Known = field(default_factory=dict)
+
+    def distrust(self, func: tirx.PrimFunc, target: Target) -> None:
+        """Schedule ``func`` without rules from now on: the kernel that they made was wrong."""
+        for must_be_one in (True, False):
+            outcome = without_rules(func, target, must_be_one)
+            self.outcomes.setdefault(key_of(func, must_be_one), []).insert(0, (func, outcome))
 
 
 def fuse(

@@ -215,9 +215,14 @@ def _cut_behind_output(part: Partition, source: int, index: int) -> None:
     if node.kind is Kind.VIEW:
         part.cut(source, index, Code.VIEW, f"{node.name} renames memory that is stored anyway")
         return
-    readers = len(part.graph.consumers[source])
-    text = f"{part.graph.nodes[source].name} has {readers} readers and is stored for the others"
-    part.cut(source, index, Code.MULTI_USE, text)
+    part.cut(source, index, Code.MULTI_USE, _why_stored(part.graph, source))
+
+
+def _why_stored(graph: Graph, index: int) -> str:
+    node, readers = graph.nodes[index], len(graph.consumers[index])
+    if node.is_output:
+        return f"{node.name} is an output and is stored anyway"
+    return f"{node.name} has {readers} readers and is stored for the others"
 
 
 def _may_write(part: Partition, group: Group, outputs: list[int]) -> bool:
@@ -278,8 +283,7 @@ def _may_precede(part: Partition, group: Group, producer: int, consumer: int) ->
         domain = domain_of(graph, group)[0]
         if not (growth.several_outputs and same_shape(node.shape, domain)) or node.kind is Kind.VIEW:
             code = Code.VIEW if node.kind is Kind.VIEW else Code.MULTI_USE
-            readers = len(graph.consumers[producer])
-            part.cut(*edge, code, f"{node.name} has {readers} readers and is stored for the others")
+            part.cut(*edge, code, _why_stored(graph, producer))
             return False
     repeats = smaller(node.shape, reader.shape) or not (growth.expensive_operand or not feeds_anchor)
     if node.operator in EXPENSIVE and repeats:

@@ -10,6 +10,7 @@ from .combine_siblings import combine_siblings
 from .fold import fold_constants, scalar_fill
 from .fold_affine import FOLD_AFFINE
 from .layout import convert_layout
+from .layout_views import cancel_around_view
 from .recompose import recompose
 from .rewriter import rewrite_module
 from .simplify import SIMPLIFY
@@ -31,7 +32,7 @@ def prepare(mod: tvm.IRModule, options: Options) -> tvm.IRModule:
     mod = rewrite_module(mod, (*clean, *FOLD_AFFINE))
     if options.layout:
         mod = convert_layout(rewrite_module(mod, (depth_to_space,)))
-        mod = rewrite_module(mod, SIMPLIFY)
+        mod = rewrite_module(mod, (cancel_around_view, *SIMPLIFY))
     mod = tvm.ir.transform.Sequential(
         [
             relax.transform.EliminateCommonSubexpr(),

@@ -49,6 +49,12 @@ class ScheduledModule:
 
 
 Outcome = tuple[tirx.PrimFunc, Choice] | Refused
+Known = dict[int, list[tuple[tirx.PrimFunc, Outcome]]]
+
+
+def key_of(func: tirx.PrimFunc, must_be_one: bool) -> int:
+    """Where in Known the outcomes of functions like ``func`` are."""
+    return int(tvm_ffi.structural_hash(func)) ^ int(must_be_one)
 
 
 def schedule(
@@ -57,7 +63,7 @@ def schedule(
     rules: Sequence[ScheduleRule],
     groups: frozenset[str],
     database: ms.database.Database | None = None,
-    known: dict[int, list[tuple[tirx.PrimFunc, Outcome]]] | None = None,
+    known: Known | None = None,
 ) -> ScheduledModule:
     """Schedule every PrimFunc of ``mod``, which is left as it was.
 
@@ -92,9 +98,9 @@ def _outcome(
     rules: tuple[ScheduleRule, ...],
     must_be_one: bool,
     database: ms.database.Database | None,
-    known: dict[int, list[tuple[tirx.PrimFunc, Outcome]]],
+    known: Known,
 ) -> Outcome:
-    seen = known.setdefault(tvm_ffi.structural_hash(func) ^ must_be_one, [])
+    seen = known.setdefault(key_of(func, must_be_one), [])
     for other, outcome in seen:
         if tvm_ffi.structural_equal(other, func):
             return outcome
@@ -125,13 +131,21 @@ def _decide(
         if kernels == 1 or not must_be_one:
             return by_rule.func, Choice("", "rule", by_rule.rule, kernels)
         by_rule = (Declined(by_rule.rule, f"it made {kernels} kernels of the group"),)
-    fallback = _dlight(func, target)
-    if isinstance(fallback, str):
-        return Refused("", (*by_rule, Declined("dlight", fallback)))
-    kernels = kernel_count(fallback, kind)
+    fallback = without_rules(func, target, must_be_one)
+    if isinstance(fallback, Refused):
+        return Refused("", (*by_rule, *fallback.declined))
+    return fallback
+
+
+def without_rules(func: tirx.PrimFunc, target: Target, must_be_one: bool) -> Outcome:
+    """The outcome of TVM's own default schedule."""
+    scheduled = _dlight(func, target)
+    if isinstance(scheduled, str):
+        return Refused("", (Declined("dlight", scheduled),))
+    kernels = kernel_count(scheduled, target.kind.name)
     if kernels != 1 and must_be_one:
-        return Refused("", (*by_rule, Declined("dlight", f"its rules make {kernels} kernels")))
-    return fallback, Choice("", "dlight", "dlight", kernels)
+        return Refused("", (Declined("dlight", f"its rules make {kernels} kernels"),))
+    return scheduled, Choice("", "dlight", "dlight", kernels)
 
 
 def _dlight(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | str:

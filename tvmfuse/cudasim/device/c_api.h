@@ -25,7 +25,6 @@ const char* cudasim_error();
 void cudasim_set_error(const char* message);
 
 int cudasim_launch_count();
-int cudasim_finding_count();
 int cudasim_launch_get(int index, CudasimLaunch* launch);
 
 void* cudasim_allocate(size_t bytes);

@@ -1,5 +1,10 @@
 // The checker: for each access of an instrumented kernel, does it lie in bounds, is the data
 // there, and is it ordered after every conflicting access?
+//
+// Instrumented launches run on one worker, block after block. An earlier access is ordered before
+// the present one if it belongs to an earlier launch, to the same thread, to an earlier interval
+// between two block barriers, or to the same warp before a warp collective of both lanes. All
+// else conflicts if one of the two writes, whichever order this run happened to take.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +16,10 @@ namespace cudasim {
 class BlockRunner;
 
 // An access of `bytes` by the running fiber; `caller` is an address in the kernel's code.
-void checked_access(const void* address, size_t bytes, bool write, const void* caller);
+// `aligned`: the compiler took the address to be a multiple of the size.
+void checked_access(const void* address, size_t bytes, bool write, const void* caller,
+                    bool aligned = true);
+void atomic_access(const void* address, size_t bytes, const void* caller);
 
 // What the scheduler tells the checker.
 void begin_launch(BlockRunner& runner);

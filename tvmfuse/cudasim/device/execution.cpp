@@ -5,7 +5,10 @@
 
 namespace cudasim {
 
-const Coordinates& coordinates() { return BlockRunner::mine().coordinates(); }
+uint3 thread_index() { return BlockRunner::mine().coordinates().thread; }
+uint3 block_index() { return BlockRunner::mine().coordinates().block; }
+dim3 block_size() { return BlockRunner::mine().coordinates().block_size; }
+dim3 grid_size() { return BlockRunner::mine().coordinates().grid_size; }
 char* static_shared() { return BlockRunner::mine().static_shared(); }
 char* dynamic_shared() { return BlockRunner::mine().dynamic_shared(); }
 int lane() { return BlockRunner::mine().lane(); }

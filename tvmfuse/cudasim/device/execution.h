@@ -29,7 +29,10 @@ struct Exchange {
   }
 };
 
-const Coordinates& coordinates();
+uint3 thread_index();
+uint3 block_index();
+dim3 block_size();
+dim3 grid_size();
 char* static_shared();   // start of the block's static shared memory
 char* dynamic_shared();  // start of its dynamic shared memory
 int lane();
@@ -67,11 +70,11 @@ static const int warpSize = 32;
 
 // source.py opens every function that mentions them with these; as constants of the function they
 // stay in registers over a barrier.
-#define CUDASIM_COORDINATES                                                       \
-  const uint3 threadIdx = cudasim::coordinates().thread;                          \
-  const uint3 blockIdx = cudasim::coordinates().block;                            \
-  const dim3 blockDim = cudasim::coordinates().block_size;                        \
-  const dim3 gridDim = cudasim::coordinates().grid_size;
+#define CUDASIM_COORDINATES                        \
+  const uint3 threadIdx = cudasim::thread_index(); \
+  const uint3 blockIdx = cudasim::block_index();   \
+  const dim3 blockDim = cudasim::block_size();     \
+  const dim3 gridDim = cudasim::grid_size();
 
 #define __syncthreads() cudasim::block_barrier(__LINE__)
 #define __syncthreads_count(p) cudasim::block_count((p) != 0, __LINE__)

@@ -62,17 +62,24 @@ CUDASIM_RUNTIME inline void mma_m16n8(uint32_t (&d)[kCRegisters], const uint32_t
 // Loads kCount matrices of 8 rows of 16 bytes; lane 8 m + r gives the address of row r of matrix
 // m. Register m of lane l receives elements 2 * (l % 4) and the next of row l / 4, or, transposed,
 // element l / 4 of rows 2 * (l % 4) and the next.
+CUDASIM_RUNTIME inline void gather_addresses(unsigned (&rows)[kWarpSize], unsigned address,
+                                             int line) {
+  Exchange exchange = publish(0xffffffffu, address, line);
+  for (int i = 0; i < kWarpSize; ++i) rows[i] = exchange.of<unsigned>(i);
+}
+
 template <int kCount, bool kTransposed>
 CUDASIM_INLINE void ldmatrix(uint32_t (&d)[kCount], unsigned address, int line) {
   if (address % 16) fail("ldmatrix: the address of a row is not a multiple of 16");
-  Exchange exchange = publish(0xffffffffu, address, line);
+  unsigned rows[kWarpSize];
+  gather_addresses(rows, address, line);
   const int major = lane() / 4, minor = lane() % 4 * 2;
   for (int m = 0; m < kCount; ++m) {
     uint32_t packed = 0;
     for (int i = 0; i < 2; ++i) {
       int row = kTransposed ? minor + i : major;
       int column = kTransposed ? major : minor + i;
-      char* start = shared_address(exchange.of<unsigned>(8 * m + row));
+      char* start = shared_address(rows[8 * m + row]);
       packed |= uint32_t(reinterpret_cast<const uint16_t*>(start)[column]) << 16 * i;
     }
     d[m] = packed;

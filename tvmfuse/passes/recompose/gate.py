@@ -39,13 +39,16 @@ def find_gated(
     """The first reading of ``root`` as a gated activation that ``accept`` agrees to."""
     if not is_call(root, "multiply", "divide", "add") or not is_float(root):
         return None
-    for gate_var in inside(root, context):
+    outer = list(inside(root, context))
+    for gate_var in outer:
         gate = context.value(gate_var)
-        if not is_call(gate, *operators):
+        if not is_call(gate, *operators) or not context.used_once(gate_var):
             continue
-        for x in inside(gate.args[0], context):
-            if same_type(x, root):
-                found = Gated(root, x, gate_var, gate)
-                if accept(found, context):
-                    return found
+        # x is read by the gate as well, so the walk down from the root ended there.
+        candidates = [expr for expr in outer[1:] if not expr.same_as(gate_var)]
+        # A gate alone (hard-sigmoid) does not read x outside it.
+        for x in candidates or inside(gate.args[0], context):
+            found = Gated(root, x, gate_var, gate)
+            if same_type(x, root) and accept(found, context):
+                return found
     return None

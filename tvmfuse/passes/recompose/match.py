@@ -16,11 +16,9 @@ TOLERANCE = {"float64": 1e-5, "float32": 1e-5, "float16": 1e-3, "bfloat16": 8e-3
 
 def is_call(value: relax.Expr, *operators: str) -> bool:
     """True if ``value`` calls one of ``operators`` (written without the ``relax.`` prefix)."""
-    return (
-        isinstance(value, relax.Call)
-        and isinstance(value.op, Op)
-        and any(value.op.name == f"relax.{name}" for name in operators)
-    )
+    if not isinstance(value, relax.Call) or not isinstance(value.op, Op):
+        return False
+    return value.op.name.removeprefix("relax.") in operators
 
 
 def inner(expr: relax.Expr, context: RewriteContext, *operators: str) -> relax.Call | None:

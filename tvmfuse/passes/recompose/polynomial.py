@@ -19,6 +19,7 @@ Polynomial = dict[Powers, float]
 
 MAX_DEGREE = 4
 MAX_STEPS = 32  # operators visited; shared operands count each time
+MAX_INSIDE = 12  # tensors that the longest decomposition (GELU by tanh) has outside its gate
 
 ARITHMETIC = ("add", "subtract", "multiply", "divide", "negative", "power", "square", "astype")
 
@@ -48,20 +49,23 @@ def equals(found: Polynomial | None, expected: Mapping[Powers, float], dtype: st
     )
 
 
-def inside(
-    expr: relax.Expr, context: RewriteContext, limit: int = MAX_STEPS
-) -> Iterator[relax.Expr]:
-    """``expr`` and what its arithmetic reads, nearest first: the candidates for a variable."""
+def inside(expr: relax.Expr, context: RewriteContext) -> Iterator[relax.Expr]:
+    """``expr`` and what its arithmetic reads, nearest first: the candidates for a variable.
+
+    The walk goes through what nothing else reads.  The arithmetic of a decomposed operator is such
+    a tree, and a long chain of residual additions is not, so this stays short.
+    """
     queue, seen = [expr], 0
-    while queue and seen < limit:
+    while queue and seen < MAX_INSIDE:
         current = queue.pop(0)
         seen += 1
-        if scalar(current) is not None:
-            continue
         yield current
         value = context.value(current)
+        if seen > 1 and not context.used_once(current):
+            continue
         if is_call(value, *ARITHMETIC):
-            queue.extend(value.args[:1] if is_call(value, "astype") else value.args)
+            operands = value.args[:1] if is_call(value, "astype") else value.args
+            queue.extend(operand for operand in operands if scalar(operand) is None)
 
 
 class _Reader:
@@ -85,9 +89,13 @@ class _Reader:
         value = self._context.value(bare)
         if not is_call(value, *ARITHMETIC) or not is_float(value):
             return None
-        operands = [self.read(arg) for arg in value.args]
-        known = [operand for operand in operands if operand is not None]
-        return _combine(value, *known) if len(known) == len(operands) else None
+        operands = []
+        for arg in value.args:
+            operand = self.read(arg)
+            if operand is None:
+                return None
+            operands.append(operand)
+        return _combine(value, *operands)
 
 
 def _combine(
