@@ -26,6 +26,7 @@ from tvmfuse.reasons import Code
 from tvmfuse.target import resolve_target
 
 OPTIONS = Options(verify=False)
+KEEP = Options(verify=False, layout=False)  # convolutions stay in the layout they are written in
 Shape = tuple[int | tirx.Var, ...]
 Verdict = Code | tuple[Code, str]
 Emit = Callable[..., relax.Var]

@@ -106,7 +106,7 @@ def test_packed_heads_with_a_guard_for_masked_rows() -> None:
         },
         guarded,
     )
-    qkv, mask, zero = random_inputs(func, 2) + [np.zeros((), F32)]
+    qkv, mask, zero = (*random_inputs(func, 2), np.zeros((), F32))
     mask[..., 17:] = -np.inf
     mask[:, :, 5] = -np.inf
     (actual,), session = run(schedule_with(RULE, func), [qkv, mask, zero])

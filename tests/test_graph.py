@@ -113,9 +113,6 @@ def test_the_kind_of_a_primfunc(attrs: dict, kind: Kind) -> None:
     assert kind_of(call, {}) is Kind.OPAQUE
 
 
-IMPURE = """A value that crosses a call with effects is stored: no kernel spans two blocks."""
-
-
 def two_blocks() -> tvm.IRModule:
     @I.ir_module
     class Module:
@@ -140,9 +137,12 @@ def test_each_dataflow_block_is_read() -> None:
 
 
 def test_no_group_spans_two_blocks() -> None:
+    """A value that crosses a call with effects must be stored before it."""
     plan = plan_of(two_blocks())
-    blocks = [{plan.graph.nodes[i].block for i in match.nodes} for match in plan.matches]
-    assert all(len(found) == 1 for found in blocks), IMPURE
+    assert [match.nodes for match in plan.matches] == [(0,), (1,)]
+    reason = plan.edges[0, 1]
+    assert reason.code is Code.NOT_CONVEX
+    assert reason.text == "a call that may have effects runs between the two"
 
 
 def test_every_operator_of_the_table_exists() -> None:

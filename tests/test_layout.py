@@ -259,6 +259,33 @@ def test_several_blocks_and_values_that_leave_them():
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
+def test_result_that_is_read_again_stays_channels_last():
+    w = weights(6, 6, 1, 1)
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType(X, "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            first = builder.emit_output(conv(x, w))
+            second = builder.emit_output(conv(first, w))
+        builder.emit_func_output(relax.Tuple([first, second]))
+    after = convert_layout(builder.get())
+    assert Counter(operators(after))["permute_dims"] == 3  # in, and two out
+    value = weights(*X)
+    expected = conv_reference(value, w)
+    for found, part in zip(run(after, value), [expected, conv_reference(expected, w)], strict=True):
+        np.testing.assert_allclose(found, part, rtol=1e-4, atol=1e-4)
+
+
+def test_tensor_of_unknown_shape_stays():
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType(ndim=4, dtype="float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            result = builder.emit_output(conv(x, weights(6, 6, 1, 1)))
+        builder.emit_func_output(result)
+    assert operators(convert_layout(builder.get())) == ["nn.conv2d"]
+
+
 def test_time_is_linear():
     w = weights(4, 4, 1, 1)
 
@@ -302,6 +329,19 @@ def pool(x, reduce):
 def normalised(y):
     scale = GAMMA / np.sqrt(VARIANCE + 1e-5)
     return y * scale.reshape(1, 8, 1, 1) + (BETA - MEAN * scale).reshape(1, 8, 1, 1)
+
+
+def affine(y):
+    return y * GAMMA.reshape(1, 8, 1, 1) + BETA.reshape(1, 8, 1, 1)
+
+
+def deviation(y, axes):
+    return np.sqrt(y.var(axes, keepdims=True) + 1e-5)
+
+
+def grouped(y):
+    rows = y.reshape(2, 4, -1)
+    return ((rows - rows.mean(2, keepdims=True)) / deviation(rows, 2)).reshape(y.shape)
 
 
 op, c = relax.op, make_constant
@@ -413,6 +453,21 @@ CASES = {
             y, c(GAMMA), c(BETA), c(MEAN), c(VARIANCE), axis=1, training=False
         )[0],
         normalised,
+        2,
+    ),
+    "layer norm over channels": (
+        lambda y: op.nn.layer_norm(y, c(GAMMA), c(BETA), [1]),
+        lambda y: affine((y - y.mean(1, keepdims=True)) / deviation(y, 1)),
+        2,
+    ),
+    "instance norm": (
+        lambda y: op.nn.instance_norm(y, c(GAMMA), c(BETA), 1, [2, 3]),
+        lambda y: affine((y - y.mean((2, 3), keepdims=True)) / deviation(y, (2, 3))),
+        2,
+    ),
+    "group norm": (
+        lambda y: op.nn.group_norm(y, c(GAMMA), c(BETA), 4, 1, [2, 3]),
+        lambda y: affine(grouped(y)),
         2,
     ),
     "flatten": (lambda y: op.reshape(y, (2, -1)), lambda y: y.reshape(2, -1), 2),

@@ -82,3 +82,9 @@ def test_it_is_one_cuda_kernel(target: str):
     sources = kernel_sources(executable)
     assert list(sources) == ["fused_matmul_add_relu_kernel"]
     assert sources["fused_matmul_add_relu_kernel"].count("{") > 1
+
+
+def test_the_cuda_kernel_passes_its_check_on_the_emulated_device():
+    _, report = tvmfuse.compile(lecture_module(), "sm_80", options=tvmfuse.Options(device="emulated"))
+    (check,) = report.verification
+    assert check.ok is True and check.max_rel < check.tolerance

@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm import relax, tirx
 from tvm.relax import op
 from tvmfuse.schedules.base import Scheduled, schedule_function
-from tvmfuse.schedules.llvm.attention import Attention
+from tvmfuse.schedules.llvm.attention import AttentionRule
 from workloads import Tensor, lowered
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
@@ -25,7 +25,7 @@ def emit(expression: relax.Expr) -> relax.Var:
 
 
 def scheduled(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    result = schedule_function(func, TARGET, (Attention(),))
+    result = schedule_function(func, TARGET, (AttentionRule(),))
     assert isinstance(result, Scheduled), result
     return result.func
 
@@ -152,7 +152,7 @@ def test_the_scores_of_all_heads_are_never_stored() -> None:
 
 
 def declined(shapes: dict[str, Tensor], body: Callable[..., relax.Expr]) -> str | None:
-    return Attention().check(lowered(shapes, body), TARGET)
+    return AttentionRule().check(lowered(shapes, body), TARGET)
 
 
 def test_declines_with_a_reason() -> None:
@@ -177,7 +177,7 @@ def test_declines_with_a_reason() -> None:
     assert reason is not None and reason.endswith("is an output before the second multiplication")
     cuda = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
     func = lowered(plain_shapes(1, 2, 8, 8, 8), plain)
-    assert Attention().check(func, cuda) == "the target is cuda, not llvm"
+    assert AttentionRule().check(func, cuda) == "the target is cuda, not llvm"
 
 
 def test_input_is_left_alone_and_the_schedule_is_deterministic() -> None:

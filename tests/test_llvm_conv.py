@@ -1,4 +1,4 @@
-"""llvm.conv and llvm.depthwise: numbers against float64, declines, and the rules' properties."""
+"""llvm.conv: numbers against float64, declines, and the rule's properties."""
 
 from __future__ import annotations
 
@@ -6,115 +6,28 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import tvm
 import tvm_ffi
 from tvm import relax, s_tir, tirx
-from tvm.target import Target
 from tvmfuse.schedules.analysis import blocks
-from tvmfuse.schedules.base import ScheduleRule
 from tvmfuse.schedules.llvm.conv import ConvRule
 from tvmfuse.schedules.llvm.conv_structure import Window, find_window
 from tvmfuse.schedules.llvm.conv_tile import lane_choices, plan_convolution, vector_lanes
 from tvmfuse.schedules.llvm.depthwise import DepthwiseRule
 from tvmfuse.schedules.llvm.machine import machine_of
+from window_workloads import (
+    TARGET,
+    Image,
+    close,
+    constant,
+    conv2d,
+    execute,
+    gated,
+    inputs_of,
+    plain,
+    reference,
+    run,
+)
 from workloads import lowered
-
-TARGET = Target({"kind": "llvm", "mcpu": "znver4", "num-cores": 2})
-HOST = Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": 2})
-Image = tuple[int, int, int, int]
-
-
-def conv2d(x: relax.Expr, w: relax.Expr, **options: object) -> relax.Expr:
-    """A channels-last convolution."""
-    return relax.op.nn.conv2d(x, w, data_layout="NHWC", kernel_layout="HWIO", **options)
-
-
-def constant(value: float) -> relax.Expr:
-    """A float32 scalar."""
-    return relax.const(value, "float32")
-
-
-def reference(
-    x: np.ndarray,
-    w: np.ndarray,
-    stride: int = 1,
-    padding: int = 0,
-    dilation: int = 1,
-    groups: int = 1,
-) -> np.ndarray:
-    """The convolution in float64, tap by tap."""
-    x, w = x.astype("float64"), w.astype("float64")
-    taps_y, taps_x, depth, channels = w.shape
-    padded = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
-    height = (padded.shape[1] - dilation * (taps_y - 1) - 1) // stride + 1
-    width = (padded.shape[2] - dilation * (taps_x - 1) - 1) // stride + 1
-    out = np.zeros((x.shape[0], height, width, channels))
-    per_group = channels // groups
-    for row in range(taps_y):
-        for column in range(taps_x):
-            top, left = row * dilation, column * dilation
-            view = padded[
-                :,
-                top : top + stride * (height - 1) + 1 : stride,
-                left : left + stride * (width - 1) + 1 : stride,
-            ]
-            for group in range(groups):
-                chosen = slice(group * per_group, (group + 1) * per_group)
-                inputs = view[..., group * depth : (group + 1) * depth]
-                out[..., chosen] += inputs @ w[row, column][:, chosen]
-    return out
-
-
-def inputs_of(func: tirx.PrimFunc, outputs: int = 1) -> list[np.ndarray]:
-    """Seeded inputs for every parameter but the outputs."""
-    generator = np.random.default_rng(7)
-    return [
-        generator.standard_normal([int(size) for size in parameter.shape]).astype(
-            str(parameter.dtype)
-        )
-        for parameter in func.params[:-outputs]
-    ]
-
-
-def run(
-    rule: ScheduleRule, func: tirx.PrimFunc, inputs: list[np.ndarray], outputs: int = 1
-) -> list[np.ndarray]:
-    """Schedule, build and run ``func``; the outputs."""
-    assert rule.check(func, TARGET) is None
-    scheduled = rule.schedule(func, TARGET, tunable=False).mod["main"]
-    named = scheduled.with_attr("global_symbol", "main")
-    executable = tvm.compile(tvm.IRModule({"main": named}), target=HOST)
-    results = [
-        tvm.runtime.tensor(
-            np.full([int(size) for size in parameter.shape], np.nan, str(parameter.dtype))
-        )
-        for parameter in func.params[-outputs:]
-    ]
-    executable.mod["main"](*[tvm.runtime.tensor(value) for value in inputs], *results)
-    return [result.numpy() for result in results]
-
-
-def close(actual: np.ndarray, expected: np.ndarray, terms: int) -> None:
-    """Equal up to float32 rounding of a sum of ``terms`` products of normal numbers."""
-    tolerance = 4e-7 * max(8, terms) ** 0.5 * 8
-    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
-
-
-def plain(
-    image: Image, weight: Image, stride: int = 1, padding: int = 0, groups: int = 1, **more: int
-) -> tirx.PrimFunc:
-    """A convolution, a bias and a ReLU."""
-    shapes = {
-        "x": (image, "float32"),
-        "w": (weight, "float32"),
-        "b": ((1, 1, 1, weight[3]), "float32"),
-    }
-    return lowered(
-        shapes,
-        lambda x, w, b: relax.op.nn.relu(
-            relax.op.add(conv2d(x, w, strides=stride, padding=padding, groups=groups, **more), b)
-        ),
-    )
 
 
 @pytest.mark.parametrize(
@@ -143,47 +56,6 @@ def test_dense_and_grouped(image: Image, weight: Image, options: dict[str, int])
     x, w, b = inputs_of(func)
     (actual,) = run(ConvRule(), func, [x, w, b])
     close(actual, np.maximum(reference(x, w, **options) + b, 0), w[..., 0].size)
-
-
-@pytest.mark.parametrize(
-    ("image", "taps", "options"),
-    [
-        ((1, 10, 10, 32), 3, {"padding": 1}),
-        ((2, 11, 9, 48), 3, {"padding": 1, "stride": 2}),
-        ((1, 10, 10, 24), 5, {"padding": 2}),
-        ((1, 5, 5, 37), 5, {"padding": 2}),
-        ((1, 10, 10, 16), 5, {"padding": 2, "stride": 2}),
-        ((1, 40, 40, 48), 3, {}),
-    ],
-)
-def test_depthwise(image: Image, taps: int, options: dict[str, int]) -> None:
-    channels = image[3]
-    func = plain(image, (taps, taps, 1, channels), groups=channels, **options)
-    assert ConvRule().check(func, TARGET) == "the convolution is depthwise"
-    x, w, b = inputs_of(func)
-    (actual,) = run(DepthwiseRule(), func, [x, w, b])
-    expected = np.maximum(reference(x, w, groups=channels, **options) + b, 0)
-    close(actual, expected, taps * taps)
-
-
-def gated(taps: int, groups: int) -> tuple[tirx.PrimFunc, Callable[..., np.ndarray]]:
-    """gate * x -> conv -> + bias -> hard swish -> + residual; and its float64 reference."""
-    channels = 32
-    image, row = (1, 10, 10, channels), (1, 1, 1, channels)
-    weight = (taps, taps, channels // groups, channels)
-    shapes = {"x": image, "g": row, "w": weight, "b": row, "r": image}
-
-    def body(x, g, w, b, r):  # type: ignore[no-untyped-def]
-        y = conv2d(relax.op.multiply(x, g), w, padding=taps // 2, groups=groups)
-        y = relax.op.add(y, b)
-        y = relax.op.multiply(y, relax.op.clip(relax.op.add(y, constant(3.0)), 0, 6))
-        return relax.op.add(y, r)
-
-    def expected(x, g, w, b, r):  # type: ignore[no-untyped-def]
-        y = reference(x.astype("float64") * g, w, padding=taps // 2, groups=groups) + b
-        return y * np.clip(y + 3, 0, 6) + r
-
-    return lowered({key: (shape, "float32") for key, shape in shapes.items()}, body), expected
 
 
 @pytest.mark.parametrize(("taps", "groups"), [(1, 1), (3, 1), (3, 4), (5, 32)])
@@ -288,20 +160,6 @@ def test_declines_with_the_reason(make: Callable[[], tirx.PrimFunc], reason: str
     assert func.script() == before
 
 
-def test_depthwise_declines_an_epilogue_that_moves() -> None:
-    shapes = {"x": ((1, 8, 8, 16), "float32"), "w": ((3, 3, 1, 16), "float32")}
-    func = lowered(
-        shapes, lambda x, w: relax.op.permute_dims(conv2d(x, w, groups=16), axes=[0, 2, 1, 3])
-    )
-    reason = "block T_transpose reads the window reduction's result elsewhere"
-    assert DepthwiseRule().check(func, TARGET) == reason
-
-
-def test_depthwise_declines_a_dense_convolution() -> None:
-    func = plain((1, 8, 8, 16), (3, 3, 16, 16), padding=1)
-    assert DepthwiseRule().check(func, TARGET) == "the convolution is not depthwise"
-
-
 @pytest.mark.parametrize("groups", [1, 32])
 def test_schedule_is_deterministic_and_leaves_its_input(groups: int) -> None:
     func, _ = gated(3, groups)
@@ -361,3 +219,25 @@ def test_awkward_channel_counts_keep_their_vectors() -> None:
     machine = machine_of(TARGET)
     assert [vector_lanes(count, machine) for count in (16, 24, 12, 42, 37)] == [16, 8, 12, 14, 37]
     assert lane_choices(24, machine)[-1] == 12
+
+
+@pytest.mark.parametrize("groups", [1, 32])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_sampled_schedules_are_correct(groups: int, seed: int) -> None:
+    func, expected = gated(3, groups)
+    rule = ConvRule() if groups == 1 else DepthwiseRule()
+    trace = rule.schedule(func, TARGET, tunable=True).trace
+    sampled = s_tir.Schedule(func, seed=seed)
+    assert trace.decisions
+    s_tir.schedule.Trace(trace.insts, {}).apply_to_schedule(sampled, remove_postproc=False)
+    inputs = inputs_of(func)
+    actual = execute(sampled.mod["main"], func, inputs, 1)[0]
+    np.testing.assert_allclose(actual, expected(*inputs), rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("groups", [1, 32])
+def test_first_sample_is_the_fixed_schedule(groups: int) -> None:
+    func, _ = gated(3, groups)
+    rule = ConvRule() if groups == 1 else DepthwiseRule()
+    fixed, sampled = (rule.schedule(func, TARGET, tunable=choice).mod for choice in (False, True))
+    assert tvm_ffi.structural_equal(fixed["main"], sampled["main"])

@@ -14,7 +14,7 @@ from tvm.relax import op
 from tvmfuse.schedules import analysis
 from tvmfuse.schedules.base import Scheduled, schedule_function
 from tvmfuse.schedules.llvm.machine import machine_of
-from tvmfuse.schedules.llvm.matmul import MatMul
+from tvmfuse.schedules.llvm.matmul import MatmulRule
 from tvmfuse.schedules.llvm.microkernel import Problem, ranked_tiles
 from workloads import Tensor, lowered
 
@@ -25,7 +25,7 @@ Array = np.ndarray
 
 def scheduled(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """The function as the rule schedules it; fails if the rule declines."""
-    result = schedule_function(func, TARGET, (MatMul(),))
+    result = schedule_function(func, TARGET, (MatmulRule(),))
     assert isinstance(result, Scheduled), result
     return result.func
 
@@ -278,13 +278,13 @@ def test_declines_with_a_reason(
     shapes: dict[str, Tensor], body: Callable[..., relax.Expr], reason: str
 ) -> None:
     func = lowered(shapes, body)
-    assert MatMul().check(func, TARGET) == reason
+    assert MatmulRule().check(func, TARGET) == reason
 
 
 def test_declines_another_target() -> None:
     func = lowered({"a": ((8, 8), F32), "b": ((8, 8), F32)}, lambda a, b: op.matmul(a, b))
     cuda = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
-    assert MatMul().check(func, cuda) == "the target is cuda, not llvm"
+    assert MatmulRule().check(func, cuda) == "the target is cuda, not llvm"
 
 
 def test_input_is_left_alone_and_the_schedule_is_deterministic() -> None:

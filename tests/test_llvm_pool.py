@@ -123,6 +123,21 @@ def test_divisible_adaptive_average() -> None:
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(1, 10, 11, 16), (2, 40, 40, 192)])
+def test_ragged_adaptive_average(shape: tuple[int, ...]) -> None:
+    func = lowered(
+        {"x": (shape, "float32")},
+        lambda x: relax.op.nn.relu(relax.op.nn.adaptive_avg_pool2d(x, (7, 7), layout="NHWC")),
+    )
+    (x,) = inputs_of(func)
+    (actual,) = run(func, [x])
+    edges = [[(i * size // 7, -(-(i + 1) * size // 7)) for i in range(7)] for size in shape[1:3]]
+    expected = np.array(
+        [[x[:, a:b, c:d].mean((1, 2), dtype="float64") for c, d in edges[1]] for a, b in edges[0]]
+    ).transpose(2, 0, 1, 3)
+    np.testing.assert_allclose(actual, np.maximum(expected, 0), rtol=1e-4, atol=1e-5)
+
+
 def test_mean_of_a_product_that_also_leaves_the_group() -> None:
     shapes = {"x": ((1, 5, 5, 384), "float32"), "y": ((1, 5, 5, 384), "float32")}
 
@@ -158,18 +173,15 @@ def last_axis() -> tirx.PrimFunc:
     return lowered({"x": ((8, 16), "float32")}, lambda x: relax.op.sum(x, -1))
 
 
+def elementwise() -> tirx.PrimFunc:
+    return lowered({"x": ((1, 10, 10, 16), "float32")}, relax.op.nn.relu)
+
+
 def convolution() -> tirx.PrimFunc:
     shapes = {"x": ((1, 8, 8, 4), "float32"), "w": ((1, 1, 4, 16), "float32")}
     return lowered(
         shapes,
         lambda x, w: relax.op.nn.conv2d(x, w, data_layout="NHWC", kernel_layout="HWIO"),
-    )
-
-
-def ragged_adaptive() -> tirx.PrimFunc:
-    return lowered(
-        {"x": ((1, 10, 10, 16), "float32")},
-        lambda x: relax.op.nn.adaptive_avg_pool2d(x, (7, 7), layout="NHWC"),
     )
 
 
@@ -179,7 +191,7 @@ def ragged_adaptive() -> tirx.PrimFunc:
         (channels_first, "the innermost axis of the input is reduced, not kept"),
         (last_axis, "the innermost axis of the input is reduced, not kept"),
         (convolution, "the window reduction has a weight (convolution)"),
-        (ragged_adaptive, "the group has 0 reductions; a pooling has one"),
+        (elementwise, "the group has 0 reductions; a pooling has one"),
     ],
 )
 def test_declines_with_the_reason(make: Callable[[], tirx.PrimFunc], reason: str) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fusion import check_fusion, constant, module
+from fusion import KEEP, check_fusion, constant, module
 from tvm import relax
 from tvm.script import ir as I  # noqa: N812
 from tvm.script import relax as R  # noqa: N812
 
-from tvmfuse.options import Options
 from tvmfuse.reasons import Code
 
 op = relax.op
@@ -17,7 +16,6 @@ CONV, ADD, RELU, PERMUTE = (
     f"relax.{name}" for name in "nn.conv2d add nn.relu permute_dims".split()
 )
 NHWC = {"data_layout": "NHWC", "kernel_layout": "OHWI", "out_layout": "NHWC"}
-KEEP = Options(verify=False, layout=False)
 IMAGE, WEIGHT = (1, 10, 10, 8), (16, 3, 3, 8)
 
 

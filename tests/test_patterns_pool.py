@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from fusion import check_fusion, module
+from fusion import KEEP, check_fusion, module
 from tvm import relax
 from tvm.script import ir as I  # noqa: N812
 from tvm.script import relax as R  # noqa: N812
 
-from tvmfuse.options import Options
 from tvmfuse.reasons import Code
 
 op = relax.op
-KEEP = Options(verify=False, layout=False)
 IMAGE = (1, 12, 12, 8)
 POOLS = {
     "relax.nn.max_pool2d": lambda x: op.nn.max_pool2d(

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from fusion import check_fusion, module
+from fusion import KEEP, check_fusion, module
 from tvm import relax
 from tvm.script import ir as I  # noqa: N812
 from tvm.script import relax as R  # noqa: N812
 
-from tvmfuse.options import Options
 from tvmfuse.patterns.squeeze_excite import MAX_WEIGHTS
 from tvmfuse.reasons import Code
 
 op = relax.op
-KEEP = Options(verify=False, layout=False)
 NHWC = {"data_layout": "NHWC", "kernel_layout": "OHWI", "out_layout": "NHWC"}
 IMAGE = (1, 6, 6, 16)
 LAYERS = {"down": (4, 1, 1, 16), "up": (16, 1, 1, 4)}

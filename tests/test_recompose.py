@@ -195,6 +195,28 @@ ACTIVATIONS = {
         ["multiply", "add", "clip", "multiply"],
         lambda x: x * hard_sigmoid64(x),
     ),
+    # softplus and what is made of it
+    "softplus": (
+        lambda x: op.log(add(one, op.exp(x))),
+        ["nn.softplus"],
+        lambda x: np.log1p(np.exp(x)),
+    ),
+    "softplus of ONNX": (
+        lambda x: add(op.nn.relu(x), op.log(add(op.exp(op.negative(op.abs(x))), one))),
+        ["nn.softplus"],
+        lambda x: np.log1p(np.exp(x)),
+    ),
+    "mish of ONNX": (
+        lambda x: mul(x, op.tanh(op.log(add(one, op.exp(x))))),
+        ["nn.softplus", "tanh", "multiply"],
+        lambda x: x * np.tanh(np.log1p(np.exp(x))),
+    ),
+    # neutral constants
+    "neutral": (
+        lambda x: sub(div(add(mul(one, x), make_constant(np.zeros(8, "f"))), one), number(0.0)),
+        [],
+        lambda x: x,
+    ),
     # clip
     "relu": (lambda x: op.maximum(number(0.0), x), ["nn.relu"], lambda x: np.maximum(x, 0)),
     "relu6": (lambda x: op.nn.relu6(x), ["clip"], lambda x: np.clip(x, 0, 6)),
@@ -286,6 +308,9 @@ NEAR_MISSES = {
         op.maximum(x, make_constant(np.zeros(8, "f"))), number(1.0)
     ),
     "softmax over another axis": lambda x: div(op.exp(x), op.sum(op.exp(x), [1, 2], True)),
+    "softplus of two": lambda x: op.log(add(number(2.0), op.exp(x))),
+    "softplus of another tail": lambda x: add(op.nn.relu(x), op.log(add(one, op.exp(op.abs(x))))),
+    "one that broadcasts": lambda x: mul(x, make_constant(np.ones((3, 1, 1, 1), "f"))),
     "log of a sum": lambda x: sub(x, op.log(op.sum(x, [2], True))),
 }
 
@@ -577,6 +602,42 @@ def test_instance_norm_of_the_onnx_importer():
     np.testing.assert_allclose(run(after, x), expected, rtol=2e-5, atol=2e-5)
 
 
+def group_norm(channels: int, grouped: tuple, shape: tuple = (2, 6, 4, 5)) -> tvm.IRModule:
+    """Group norm of ``shape`` as an ONNX exporter writes it, normalising rows of ``grouped``."""
+    vector = np.linspace(0.5, 1.5, channels, dtype="float32").reshape(-1, 1, 1)
+    axes = list(range(2, len(grouped)))
+    unit = np.ones((grouped[1],) + (1,) * len(axes), "f")
+
+    def build(builder, x):
+        g = builder.emit(op.reshape(x, grouped))
+        mean, variance = op.mean(g, axes, True), op.variance(g, axes, True)
+        n = div(sub(g, mean), op.sqrt(add(variance, eps)))
+        n = add(mul(n, make_constant(unit)), make_constant(0 * unit))
+        y = op.reshape(builder.emit(n), shape)
+        return add(mul(y, make_constant(vector)), make_constant(-vector))
+
+    return prepare_cse(module(build, shape))
+
+
+@pytest.mark.parametrize("grouped", [(2, 3, 40), (2, 3, 2, 4, 5)], ids=["rows", "split"])
+def test_group_norm(grouped):
+    after = recompose(group_norm(6, grouped))
+    assert operators(after) == ["nn.group_norm"]
+    x = RANDOM.standard_normal((2, 6, 4, 5)).astype("float32")
+    rows = x.astype("float64").reshape(2, 3, -1)
+    rows = rows - rows.mean(2, keepdims=True)
+    rows = rows / np.sqrt((rows**2).mean(2, keepdims=True) + EPSILON)
+    scale = np.linspace(0.5, 1.5, 6).reshape(-1, 1, 1)
+    expected = rows.reshape(x.shape) * scale - scale
+    np.testing.assert_allclose(run(after, x), expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("grouped", [(2, 4, 30), (1, 6, 40)], ids=["split channels", "batch"])
+def test_rows_that_are_no_groups_of_channels_stay_a_layer_norm(grouped):
+    after = recompose(group_norm(6, grouped))
+    assert operators(after) == ["reshape", "nn.layer_norm", "reshape", "multiply", "add"]
+
+
 # -- functions of the importer, and the pipeline --------------------------------------------------
 
 
@@ -633,4 +694,4 @@ def test_hard_sigmoid_folds_into_the_convolution_before_it():
 
 
 def test_every_recogniser_is_in_the_tuple_once():
-    assert len(set(RECOMPOSE)) == len(RECOMPOSE) == 12
+    assert len(set(RECOMPOSE)) == len(RECOMPOSE)

@@ -14,7 +14,7 @@ import tvmfuse
 from tvmfuse import compiler
 from tvmfuse.passes.expand_norm import expand_norm
 from tvmfuse.passes.widen import widen
-from tvmfuse.verify import compare
+from tvmfuse.verify import Errors, compare
 
 
 def test_a_wrong_kernel_is_found_split_back_and_reported(monkeypatch: pytest.MonkeyPatch):
@@ -49,24 +49,26 @@ def test_a_wrong_kernel_is_found_split_back_and_reported(monkeypatch: pytest.Mon
 def test_compare_forgives_what_the_operators_themselves_do():
     exact = np.array([1.0, 2.0, np.inf, np.nan])
     own = np.array([1.0, 2.0, np.inf, np.nan], "float32")
-    assert compare(own, exact, own) == (0.0, 0.0, 0)
+    assert compare(own, exact, own) == Errors(0.0, 0.0, 0.0, 0)
     far = np.array([1.0, 2.5, np.inf, np.nan], "float32")
-    max_abs, max_rel, wrong = compare(far, exact, own)
-    assert (max_abs, wrong) == (0.5, 0) and max_rel == pytest.approx(0.5 / (2 + 2.5**0.5))
-    assert compare(far, exact, far)[1] == 0.0
+    errors = compare(far, exact, own)
+    assert errors.absolute == 0.5 and errors.wrong == 0
+    assert errors.relative == errors.excess == pytest.approx(0.5 / (2 + 2.5**0.5))
+    forgiven = compare(far, exact, far)
+    assert forgiven.excess == 0.0 and forgiven.relative == errors.relative
 
 
 @pytest.mark.parametrize("bad", [[1.0, np.nan], [1.0, np.inf]])
 def test_compare_counts_what_should_have_been_finite(bad: list[float]):
     good = np.array([1.0, 2.0])
-    assert compare(np.array(bad, "float32"), good, good.astype("float32"))[2] == 1
+    assert compare(np.array(bad, "float32"), good, good.astype("float32")).wrong == 1
 
 
 def test_compare_counts_a_lost_nan_and_wrong_integers():
     nan = np.array([np.nan, 1.0])
-    assert compare(np.array([0.0, 1.0], "float32"), nan, nan.astype("float32"))[2] == 1
+    assert compare(np.array([0.0, 1.0], "float32"), nan, nan.astype("float32")).wrong == 1
     ones = np.array([1, 2, 3])
-    assert compare(np.array([1, 2, 4]), ones, ones)[2] == 1
+    assert compare(np.array([1, 2, 4]), ones, ones).wrong == 1
 
 
 def _function(build) -> relax.Function:

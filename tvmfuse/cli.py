@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,6 +44,13 @@ InputOption = Annotated[
 ]
 
 
+class Device(str, Enum):
+    """Choices of ``--device``."""
+
+    auto = "auto"
+    emulated = "emulated"
+
+
 @app.command()
 def optimize(
     model: Model,
@@ -57,6 +65,9 @@ def optimize(
     fuel: Annotated[
         int | None, typer.Option(help="use only the first N fusions, to bisect a bad one")
     ] = None,
+    device: Annotated[
+        Device, typer.Option(help="where CUDA kernels are verified: a GPU, or the emulated device")
+    ] = Device.auto,
 ) -> None:
     """Fuse, schedule, compile and verify MODEL; write the library and the report."""
     from .job import optimize as run
@@ -71,7 +82,7 @@ def optimize(
             output,
             dims=parse_dims(dim),
             inputs=parse_inputs(input_shape),
-            options=Options(verify=verify, fuel=fuel),
+            options=Options(verify=verify, fuel=fuel, device=device.value),
             baseline=baseline,
             progress=progress,
         )

@@ -13,6 +13,7 @@ from .cost import Costs, measure_costs
 from .graph import build_graph
 from .options import Options
 from .passes.build import build, dataflow_lower, finalize, finish_kernels, lower_to_memory
+from .passes.cuda_image import cuda_images
 from .passes.fuse import FusedModule, Memory, Splits, cut_back, fuse, graph_functions
 from .passes.prepare import prepare
 from .pattern import Pattern
@@ -22,7 +23,7 @@ from .report.assemble import edge_entries, group_entries, rejection_entries
 from .report.data import Report, Verification
 from .stages import Progress, Stages, silent
 from .target import resolve_target, runs_here
-from .verify import verify_groups
+from .verify import verify_groups, with_findings
 from .versions import version_table
 
 
@@ -58,12 +59,13 @@ def compile(  # noqa: A001 (the name that tvm.compile's users look for)
             fused = fuse(prepared, target, patterns, options, database, splits, memory)
         with stages.stage("compile"):
             finished = finish_kernels(fused.scheduled, target)
-            executable = build(finished, target)
+            with cuda_images(target):
+                executable = build(finished, target)
         if not options.verify:
             checks: list[Verification] = []
             break
         with stages.stage("verify"):
-            checks = _verify(fused, executable, target)
+            checks = _verify(fused, executable, finished, target, options)
         wrong = [check for check in checks if check.ok is False]
         if not wrong:
             break
@@ -95,14 +97,26 @@ def fused_costs(fused: FusedModule, target: Target) -> Costs:
 
 
 def _verify(
-    fused: FusedModule, executable: relax.VMExecutable, target: Target
+    fused: FusedModule,
+    executable: relax.VMExecutable,
+    finished: tvm.IRModule,
+    target: Target,
+    options: Options,
 ) -> list[Verification]:
+    """Check the kernels on the device they were compiled for, or on the emulated one."""
+    if target.kind.name == "cuda" and options.device == "emulated":
+        from .cudasim import device
+
+        # Built once more: with the emulated device loaded, TVM compiles kernels for it.
+        with device(check=True) as session:
+            checks = verify_groups(fused, build(finished, target), tvm.cuda(0))
+            return with_findings(checks, session.findings)
     if not runs_here(target):
         note = "this machine cannot run the target; use --device emulated"
         symbols = {g.symbol for found in fused.groups.values() for g in found}
         return [Verification(s, None, None, None, None, note) for s in sorted(symbols)]
-    device = tvm.cuda(0) if target.kind.name == "cuda" else tvm.cpu()
-    return verify_groups(fused, executable, device)
+    device_here = tvm.cuda(0) if target.kind.name == "cuda" else tvm.cpu()
+    return verify_groups(fused, executable, device_here)
 
 
 def pipeline(

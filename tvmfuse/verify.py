@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tvm
@@ -23,6 +24,9 @@ from .passes.fuse import FusedModule
 from .passes.widen import widen
 from .report.data import Verification
 from .sample_inputs import SETS, constant_value, sample
+
+if TYPE_CHECKING:
+    from .cudasim import Finding
 
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 # Roundings per operator, and the polynomial exp, erf and tanh, together stay under 32 units.
@@ -79,6 +83,17 @@ def _subjects(fused: FusedModule) -> list[_Subject]:
     return subjects
 
 
+def with_findings(checks: Sequence[Verification], findings: Sequence[Finding]) -> list[Verification]:
+    """``checks`` with a kernel failed for which the emulated device's checker found a fault."""
+    faults: dict[str, str] = {}
+    for finding in findings:
+        faults.setdefault(finding.kernel.removesuffix("_kernel"), str(finding))
+    return [
+        replace(check, ok=False, note=faults[check.symbol]) if check.symbol in faults else check
+        for check in checks
+    ]
+
+
 class _References:
     """The unfused operators, compiled once for this CPU in both precisions."""
 
@@ -124,16 +139,16 @@ def _check(
         own = references.run(f"own_{subject.symbol}", arguments)
         outputs = _run_kernel(kernel, arguments, own, device)
         for got, want, unfused in zip(outputs, exact, own, strict=True):
-            error_abs, error_rel, wrong = compare(got, want, unfused)
-            worst_abs = max(worst_abs, error_abs)
-            worst_rel = max(worst_rel, error_rel)
-            if wrong:
-                note = f"{wrong} elements are not finite where the operators' are, or unlike them"
+            errors = compare(got, want, unfused)
+            worst_abs = max(worst_abs, errors.absolute)
+            worst_rel = max(worst_rel, errors.relative)
+            if errors.wrong:
+                note = f"{errors.wrong} elements are finite where the operators' are not, or unlike"
                 return Verification(
                     subject.symbol, worst_abs, worst_rel, tolerance, False, f"{kind}: {note}"
                 )
-            if error_rel > tolerance and not note:
-                note = f"{kind}: error {error_rel:.2e} is over the tolerance {tolerance:.2e}"
+            if errors.excess > tolerance and not note:
+                note = f"{kind}: error {errors.excess:.2e} is over the tolerance {tolerance:.2e}"
     return Verification(subject.symbol, worst_abs, worst_rel, tolerance, not note, note)
 
 
@@ -182,18 +197,27 @@ def _longest_reduction(func: tirx.PrimFunc) -> int:
     return longest
 
 
-def compare(
-    got: np.ndarray, exact: np.ndarray, unfused: np.ndarray
-) -> tuple[float, float, int]:
-    """Largest absolute and relative error of ``got``, and how many elements are of another kind.
+@dataclass(frozen=True)
+class Errors:
+    """Largest errors of one tensor.
 
-    Errors are those beyond what the unfused operators of the same dtype make themselves.  An
-    element is of another kind if it is infinite or not a number where both references are
-    finite, or finite where both are the same infinity or not a number.
+    ``relative`` is |got - exact| / (|exact| + rms(exact)); ``excess`` is the same of what goes
+    beyond twice the error of the unfused operators; ``wrong`` counts elements of another kind:
+    infinite or not a number where both references are finite, finite where both are the same
+    infinity or not a number, or (integers) simply unequal.
     """
+
+    absolute: float
+    relative: float
+    excess: float
+    wrong: int
+
+
+def compare(got: np.ndarray, exact: np.ndarray, unfused: np.ndarray) -> Errors:
+    """Errors of ``got`` against the float64 reference and the unfused operators' own result."""
     if got.dtype.kind in "iub":
         wrong = int(np.count_nonzero(got != unfused))
-        return float(wrong > 0), float(wrong > 0), wrong
+        return Errors(float(wrong > 0), float(wrong > 0), float(wrong > 0), wrong)
     got64, own64 = got.astype("float64"), unfused.astype("float64")
     regular = np.isfinite(exact) & np.isfinite(own64)
     wrong = int(np.count_nonzero(regular & ~np.isfinite(got64)))
@@ -202,11 +226,17 @@ def compare(
     wrong += int(np.count_nonzero(same_kind & ~agrees))
     usable = regular & np.isfinite(got64)
     if not usable.any():
-        return 0.0, 0.0, wrong
+        return Errors(0.0, 0.0, 0.0, wrong)
     difference = np.abs(got64[usable] - exact[usable])
     allowed = 2.0 * np.abs(own64[usable] - exact[usable])
     scale = np.abs(exact[usable]) + math.sqrt(float(np.mean(np.square(exact[usable]))))
-    excess = np.maximum(difference - allowed, 0.0)
-    relative = np.divide(excess, scale, out=np.zeros_like(excess), where=scale > 0)
-    relative[(scale == 0) & (excess > 0)] = np.inf
-    return float(difference.max()), float(relative.max()), wrong
+    relative = _quotient(difference, scale)
+    excess = _quotient(np.maximum(difference - allowed, 0.0), scale)
+    return Errors(float(difference.max()), relative, excess, wrong)
+
+
+def _quotient(error: np.ndarray, scale: np.ndarray) -> float:
+    """The largest error over its scale; an error where the exact value is nothing is infinite."""
+    result = np.divide(error, scale, out=np.zeros_like(error), where=scale > 0)
+    result[(scale == 0) & (error > 0)] = np.inf
+    return float(result.max())

@@ -25,18 +25,23 @@ def wide_type(dtype: str) -> str | None:
     return "float32"
 
 
+def is_commutative(block: BlockInfo) -> bool:
+    """Whether a reduction's update is ``acc op x`` with op one of +, *, min and max."""
+    store = block.store
+    if store is None or not isinstance(store.value, (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)):
+        return False
+    return isinstance(store.value.a, ir.TensorLoad) and store.value.a.source.same_as(store.buffer)
+
+
 def widened(sch: s_tir.Schedule) -> s_tir.Schedule:
     """The program with every narrow reduction accumulated in 32 bits.
 
     Before::  acc: float16;  acc[i] = acc[i] + x[i, k];  ... acc[i] ...
     After::   acc: float32;  acc[i] = acc[i] + float32(x[i, k]);  ... float16(acc[i]) ...
 
-    A reduction into an output first gets an accumulator of its own.  Updates must have the form
-    ``acc op x`` (see ``row.is_commutative``).
+    No reduction may write an output (``nest.detach_outputs``), and updates must have the form
+    ``acc op x``; any other stays as it is.
     """
-    for block in _narrow(sch):
-        if block.is_output:
-            sch.cache_write(sch.get_sblock(block.name), 0, "global")
     narrow = _narrow(sch)
     if not narrow:
         return sch
@@ -47,7 +52,11 @@ def widened(sch: s_tir.Schedule) -> s_tir.Schedule:
 
 
 def _narrow(sch: s_tir.Schedule) -> list[BlockInfo]:
-    return [block for block in analysis.anchors(analysis.blocks(sch)) if wide_type(block.dtype)]
+    return [
+        block
+        for block in analysis.anchors(analysis.blocks(sch))
+        if wide_type(block.dtype) is not None and is_commutative(block) and not block.is_output
+    ]
 
 
 def _widen(func: tirx.PrimFunc, old: ir.Var) -> tirx.PrimFunc:

@@ -76,13 +76,15 @@ def schedule_tile(schedule: s_tir.Schedule, stages: Stages, tile: AttentionTile)
     block_i, thread_i, lane_i = schedule.split(i, [None, tile.queries // VECTOR, VECTOR])
     runs = tile.width // tile.across
     thread_j, lane_j = schedule.split(j, [None, runs])
-    outer_k, inner_k = schedule.split(k, [None, tile.keys])
-    schedule.reorder(batch, block_i, thread_i, thread_j, outer_k, inner_k, lane_i, lane_j)
+    outer_k, inner_k, lane_k = schedule.split(k, [None, tile.keys // VECTOR, VECTOR])
+    schedule.reorder(batch, block_i, thread_i, thread_j, outer_k, inner_k, lane_k, lane_i, lane_j)
     grid = schedule.fuse(batch, block_i)
     schedule.bind(grid, "blockIdx.x")
     threads = bind_threads(schedule, schedule.fuse(thread_i, thread_j), tile.warps)
     schedule.compute_at(stages.value, outer_k, preserve_unit_loops=True)
     fetch(schedule, stages.value, tile.warps)
+    hold(schedule, stages.mix, stages.weight, inner_k)
+    hold(schedule, stages.mix, stages.value, lane_k)
     for output in stages.outputs:
         schedule.reverse_compute_at(output, threads, preserve_unit_loops=True)
         vectorize_stores(schedule, output)
@@ -90,12 +92,27 @@ def schedule_tile(schedule: s_tir.Schedule, stages: Stages, tile: AttentionTile)
 
     schedule.compute_at(stages.weight, grid, preserve_unit_loops=True)
     rowwise(schedule, stages.weight, tile.warps)
-    for row in reversed(stages.rows):
-        place_row(schedule, row, grid, tile.warps)
+    serial = [place_row(schedule, row, grid, tile.warps) for row in reversed(stages.rows)]
     place_scores(schedule, stages, tile, grid)
+    for loop in serial:
+        # Not before: more threads than rows would make the scores look read past the tile.
+        if loop is not None:
+            bind_threads(schedule, loop, tile.warps)
     schedule.annotate(grid, "pragma_auto_unroll_max_step", 256)
     schedule.annotate(grid, "pragma_unroll_explicit", 0)
     return schedule
+
+
+def hold(schedule: s_tir.Schedule, product: SBlockRV, operand: SBlockRV, loop: LoopRV) -> None:
+    """Read an operand's tile into registers at ``loop``, in vectors."""
+    source = schedule.get(operand).writes[0].source
+    reads = [region.source for region in schedule.get(product).reads]
+    position = next(at for at, buffer in enumerate(reads) if buffer.same_as(source))
+    registers = schedule.cache_read(product, position, "local")
+    schedule.compute_at(registers, loop, preserve_unit_loops=True)
+    last = schedule.get_loops(registers)[-1]
+    if analysis.static(schedule.get(last).extent) in (2, VECTOR):
+        schedule.vectorize(last)
 
 
 def bind_threads(schedule: s_tir.Schedule, fused: LoopRV, warps: int) -> LoopRV:
@@ -115,8 +132,10 @@ def rowwise(schedule: s_tir.Schedule, block: SBlockRV, warps: int) -> None:
     schedule.bind(x, "threadIdx.x")
 
 
-def place_row(schedule: s_tir.Schedule, row: SBlockRV, grid: LoopRV, warps: int) -> None:
+def place_row(schedule: s_tir.Schedule, row: SBlockRV, grid: LoopRV, warps: int) -> LoopRV | None:
     """Reduce rows by warps, or, where elements are narrow, one thread per row.
+
+    Returns the loop over rows that is still to be bound to threads, if any.
 
     TVM reduces only elements of 32 bits and more by warp shuffles.  For others it prints a tree
     in shared memory whose last steps have no barrier: a race where the threads of a warp advance
@@ -125,11 +144,12 @@ def place_row(schedule: s_tir.Schedule, row: SBlockRV, grid: LoopRV, warps: int)
     if DataType(schedule.get(row).writes[0].source.dtype).bits >= 32:
         schedule.compute_at(row, grid, preserve_unit_loops=True)
         rowwise(schedule, row, warps)
-        return
+        return None
     result = schedule.cache_write(row, 0, "local")
     schedule.compute_at(result, grid, preserve_unit_loops=True)
-    threads = bind_threads(schedule, schedule.fuse(*schedule.get_loops(result)[1:]), warps)
-    schedule.compute_at(row, threads, preserve_unit_loops=True)
+    rows = schedule.fuse(*schedule.get_loops(result)[1:])
+    schedule.compute_at(row, rows, preserve_unit_loops=True)
+    return rows
 
 
 def fetch(schedule: s_tir.Schedule, block: SBlockRV, warps: int) -> None:
@@ -168,6 +188,8 @@ def place_scores(
     fetch(schedule, stages.key, tile.warps)
     schedule.compute_at(stages.query, grid, preserve_unit_loops=True)
     fetch(schedule, stages.query, tile.warps)
+    hold(schedule, stages.product, stages.query, k)
+    hold(schedule, stages.product, stages.key, k)
     schedule.decompose_reduction(stages.product, k)
     # Rows one vector apart in the banks: a thread per row, or four rows per thread, then differ.
     schedule.storage_align(stages.score, 0, -2, 32, VECTOR)

@@ -14,7 +14,7 @@ from tvm.target import Target
 from .. import analysis
 from ..analysis import BlockInfo
 from ..base import ScheduleRule
-from ..cuda import contraction as contractions
+from . import contraction as contractions
 from .contraction import Contraction
 from .machine import Machine
 from .matmul import obstacle, schedule_contraction

@@ -15,7 +15,7 @@ from tvm.target import Target
 
 from .. import analysis
 from ..base import ScheduleRule
-from ..cuda import contraction as contractions
+from . import contraction as contractions
 from .contraction import Contraction
 from .machine import STATIC_SHARED_BYTES, Machine
 from .matmul_simt import contiguous_axis

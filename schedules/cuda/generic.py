@@ -11,7 +11,7 @@ from tvm.target import Target
 
 from .. import analysis
 from ..base import ScheduleRule
-from . import nest, per_output, row
+from . import accumulate, nest, per_output, row
 from .machine import Machine
 
 
@@ -44,6 +44,6 @@ def _one_block(func: tirx.PrimFunc, machine: Machine) -> s_tir.Schedule | str:
     if reason is not None:
         return reason
     for block in analysis.anchors(analysis.blocks(nest.fresh_schedule(func))):
-        if not row.is_commutative(block):
+        if not accumulate.is_commutative(block):
             return f"block {block.name} is no sum, product, minimum or maximum"
     return row.attempt(func, machine, one_row=True)

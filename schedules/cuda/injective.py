@@ -109,12 +109,15 @@ def _move_vectors(
 
     A vectorised statement would do for additions; but TVM falls back to scalar accesses for the
     whole statement where a call has no vector form (erf), and loads under a condition stay as
-    they are.
+    they are, unless the condition is the same for the whole vector.
     """
     handle = sch.get_sblock(block.name)
     around = access.Neighbours(block, length)
     loads = analysis.loads_of(block.node.body)
     guarded = bool(access.conditions_of(block.node.body))
+    if guarded and access.contiguous(block, length):
+        sch.vectorize(element)
+        return
     for buffer in block.reads:
         patterns = [load for load in loads if load.source.same_as(buffer)]
         alike = all(tvm_ffi.structural_equal(load, patterns[0]) for load in patterns[1:])

@@ -7,12 +7,11 @@ from tvm.target import Target
 
 from .. import analysis
 from ..base import ScheduleRule
-from ..cuda import contraction as contractions
+from . import contraction as contractions
 from .contraction import Contraction
 from .gemv import choose_split, orient, schedule_gemv
 from .machine import Machine
 from .matmul_simt import choose_tile, schedule_simt
-
 
 SHALLOW = 64
 """A reduction of fewer elements gives the threads of a block reduction too little to do."""

@@ -45,11 +45,13 @@ def detach_outputs(sch: s_tir.Schedule) -> None:
     After::   copy = f(x);  out0 = copy;  out1 = g(copy)
 
     Inlining then makes the outputs independent of each other, so that their nests can be merged.
+    An output that is a reduction is detached too: TVM's cross-thread reduction writes its result
+    without the bounds check of the block (out of bounds in the last thread block).
     """
     infos = analysis.blocks(sch)
     for block in infos:
         readers = analysis.consumers(infos, block)
-        if block.is_output and readers:
+        if block.is_output and (readers or block.is_reduction):
             handles = [sch.get_sblock(reader.name) for reader in readers]
             sch.cache_write(sch.get_sblock(block.name), 0, "global", consumer_blocks=handles)
 

@@ -27,9 +27,6 @@ def prepared(func: tirx.PrimFunc) -> s_tir.Schedule:
     nest.detach_outputs(sch)
     sch = accumulate.widened(sch)
     nest.inline_injective(sch)
-    for block in analysis.blocks(sch):
-        if block.is_reduction and block.is_output:
-            sch.cache_write(sch.get_sblock(block.name), 0, "global")
     return nest.simplified(sch)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tvm import ir, s_tir, tirx
+from tvm import s_tir, tirx
 from tvm.target import Target
 
 from .. import analysis
@@ -38,7 +38,7 @@ class RowRule(ScheduleRule):
         if not reductions:
             return "the group has no reduction"
         for block in reductions:
-            if not is_commutative(block):
+            if not accumulate.is_commutative(block):
                 return f"block {block.name} is no sum, product, minimum or maximum"
             if access.is_contraction(block):
                 return f"block {block.name} is a contraction: a row would read a whole operand"
@@ -97,14 +97,6 @@ def _one_row_reason(infos: Sequence[BlockInfo], space: RowSpace) -> str:
     if len(infos) > 2 and total > LARGEST_ROW:
         return f"the group is one row of {total} steps; at most {LARGEST_ROW} for a thread block"
     return ""
-
-
-def is_commutative(block: BlockInfo) -> bool:
-    """Whether a reduction's update is ``acc op x`` with op one of +, *, min and max."""
-    store = block.store
-    if store is None or not isinstance(store.value, (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)):
-        return False
-    return isinstance(store.value.a, ir.TensorLoad) and store.value.a.source.same_as(store.buffer)
 
 
 def prepared(func: tirx.PrimFunc, keep: bool) -> s_tir.Schedule:

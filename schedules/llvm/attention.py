@@ -29,7 +29,7 @@ _REALIZE = get_global_func("s_tir.schedule.GetSBlockRealize")
 _MOST_QUERIES = 64
 
 
-class Attention(ScheduleRule):
+class AttentionRule(ScheduleRule):
     """Scores, softmax over the keys, weighted sum of the values; static shapes."""
 
     name = "llvm.attention"

@@ -21,6 +21,7 @@ from .conv_stages import (
     inline_stages,
     keep_local,
     parallel_stage,
+    split_loop,
     tile_output,
     vectorise_last,
 )
@@ -33,6 +34,9 @@ from .conv_structure import (
 )
 from .conv_tile import ConvPlan, plan_convolution
 from .machine import Machine, machine_of
+
+#: Largest extents that tuning tries for a register tile.
+_ROWS, _COLUMNS, _VECTORS = 4, 16, 6
 
 
 class ConvRule(ScheduleRule):
@@ -70,7 +74,7 @@ class ConvRule(ScheduleRule):
         if is_narrow(window, machine) and not moved:
             tile_narrow(sch, stages, window, machine, plan.parallel)
         else:
-            tile_convolution(sch, stages, window, plan, machine, moved)
+            tile_convolution(sch, stages, window, plan, machine, moved, tunable)
         return sch
 
 
@@ -81,6 +85,7 @@ def tile_convolution(
     plan: ConvPlan,
     machine: Machine,
     moved: bool,
+    tunable: bool,
 ) -> None:
     """Tile the reduction as ``plan`` says and attach the stages around it.
 
@@ -94,10 +99,15 @@ def tile_convolution(
         tiles, finals = keep_local(sch, stages), ()
     batch, row, column, channel, row_tap, column_tap, inner = sch.get_loops(anchor)
     groups = window.channels // window.group_channels
-    row_task, row_outer, row_inner = sch.split(row, [plan.row_tasks, None, plan.rows])
-    column_outer, column_inner = sch.split(column, [None, plan.columns])
-    group, channel_task, channel_outer, vector, lane = sch.split(
-        channel, [groups, plan.channel_tasks, None, plan.vectors, plan.lanes]
+    blocks_per_row_task = window.height // (plan.row_tasks * plan.rows)
+    row_task, row_outer, row_inner = split_loop(
+        sch, row, [blocks_per_row_task, plan.rows], _ROWS, tunable
+    )
+    column_outer, column_inner = split_loop(sch, column, [plan.columns], _COLUMNS, tunable)
+    group, vectors, lane = sch.split(channel, [groups, None, plan.lanes])
+    channel_blocks = window.group_channels // (plan.channel_tasks * plan.vectors * plan.lanes)
+    channel_task, channel_outer, vector = split_loop(
+        sch, vectors, [channel_blocks, plan.vectors], _VECTORS, tunable and not moved
     )
     middle = (row_outer, channel_outer) if moved else (channel_outer, row_outer)
     sch.reorder(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from tvm import ir, s_tir
 from tvm.s_tir.schedule import LoopRV, SBlockRV
@@ -82,9 +83,24 @@ def keep_local(sch: s_tir.Schedule, stages: Stages) -> tuple[SBlockRV, ...]:
     return (copy, *stages.outputs)
 
 
-def largest_divisor(extent: int, limit: int) -> int:
-    """The largest divisor of ``extent`` that is at most ``limit``."""
-    return next(size for size in range(min(extent, limit), 0, -1) if extent % size == 0)
+def split_loop(
+    sch: s_tir.Schedule, loop: LoopRV, factors: Sequence[int], limit: int, tunable: bool
+) -> list[LoopRV]:
+    """Split a loop into a free outermost loop and loops of the given extents.
+
+    With ``tunable`` the extents are sampled instead, the innermost up to ``limit``, and
+    ``factors`` is the first decision; a ragged split stays fixed, for only perfect ones can be
+    sampled.
+    """
+    extent = static(sch.get(loop).extent)
+    inner = prod(factors)
+    if not tunable or extent is None or extent % inner != 0:
+        return sch.split(loop, [None, *factors])
+    decision = [extent // inner, *factors]
+    sampled = sch.sample_perfect_tile(
+        loop, n=len(decision), max_innermost_factor=limit, decision=decision
+    )
+    return sch.split(loop, sampled)
 
 
 def vectorise_last(

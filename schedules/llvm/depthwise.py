@@ -19,6 +19,7 @@ from .conv_stages import (
     inline_stages,
     keep_local,
     parallel_stage,
+    split_loop,
     tile_output,
 )
 from .conv_structure import PER_CHANNEL, Window, epilogue_reason, find_window
@@ -59,7 +60,7 @@ class DepthwiseRule(ScheduleRule):
         parallel = machine.cores > 1 and window.operations >= machine.grain * machine.lanes
         for stage in stages.first:
             parallel_stage(sch, stage, machine, parallel)
-        tile_window(sch, stages, window, machine, parallel)
+        tile_window(sch, stages, window, machine, parallel, tunable)
         return sch
 
 
@@ -96,7 +97,12 @@ def choose_columns(window: Window, machine: Machine) -> int:
 
 
 def tile_window(
-    sch: s_tir.Schedule, stages: Stages, window: Window, machine: Machine, parallel: bool
+    sch: s_tir.Schedule,
+    stages: Stages,
+    window: Window,
+    machine: Machine,
+    parallel: bool,
+    tunable: bool,
 ) -> None:
     """Tile a per-channel window reduction (with or without weights) and attach its stages."""
     anchor, outputs = stages.anchor, keep_local(sch, stages)
@@ -104,8 +110,8 @@ def tile_window(
     rows, vectors = choose_task(window, machine, lanes, stages.data is not None)
     columns = choose_columns(window, machine)
     batch, row, column, channel, *taps = sch.get_loops(anchor)
-    row_task, row = sch.split(row, [None, rows])
-    column_outer, column = sch.split(column, [None, columns])
+    row_task, row = split_loop(sch, row, [rows], window.height, tunable)
+    column_outer, column = split_loop(sch, column, [columns], 14, tunable)
     channel_task, vector, lane = sch.split(channel, [None, vectors, lanes])
     sch.reorder(batch, row_task, channel_task, vector, row, column_outer, *taps, column, lane)
     task = sch.fuse(batch, row_task, channel_task)

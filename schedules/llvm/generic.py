@@ -43,8 +43,7 @@ class GenericRule(ScheduleRule):
         schedule = s_tir.Schedule(func)
         if not isinstance(func.body, s_tir.SBlockRealize):
             return schedule
-        if all(info.store is not None for info in blocks(schedule)):
-            separate_outputs(schedule)
+        separate_outputs(schedule)
         inline_intermediates(schedule)
         for info in blocks(schedule):
             if info.store is None or not has_plain_loops(schedule, info):

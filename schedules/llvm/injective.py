@@ -43,7 +43,10 @@ class InjectiveRule(ScheduleRule):
         if not isinstance(func.body, s_tir.SBlockRealize):
             return "the function has no root block"
         schedule = s_tir.Schedule(func)
-        for info in blocks(schedule):
+        infos = blocks(schedule)
+        if not infos:
+            return "the function has no block"
+        for info in infos:
             if info.store is None or len(info.writes) != 1:
                 return f"block {info.name} is not one store"
             if not info.is_injective:

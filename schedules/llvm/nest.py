@@ -99,13 +99,17 @@ def _bytes_of(buffer: ir.Var, infos: Sequence[BlockInfo]) -> int:
 
 
 def separate_outputs(schedule: s_tir.Schedule) -> None:
-    """Give every output that other blocks read a copy, so that its value can be inlined.
+    """Give every cheap output that other blocks read a copy, so that its value can be inlined.
 
-    Before: ``out = f(x); y = g(out)``.  After: ``t = f(x); out = t; y = g(t)``.
+    Before: ``out = f(x); y = g(out)``.  After: ``t = f(x); out = t; y = g(t)``.  The readers of an
+    expensive output go on reading the output.
     """
     infos = blocks(schedule)
     for info in infos:
-        if info.is_output and consumers(infos, info) and len(info.writes) == 1:
+        value = info.store.value if info.store is not None else None
+        if value is None or not info.is_injective or is_expensive(value):
+            continue
+        if info.is_output and consumers(infos, info):
             schedule.cache_write(info.handle, 0, "global")
 
 
@@ -153,8 +157,13 @@ def _try_inline(schedule: s_tir.Schedule, block: SBlockRV) -> bool:
 
 
 def has_plain_loops(schedule: s_tir.Schedule, info: BlockInfo) -> bool:
-    """Whether a block stands in a nest of its own with one serial loop for each iterator."""
+    """Whether a block stands in a nest of its own with one serial loop for each iterator.
+
+    A block that runs once may have no loop at all.
+    """
     loops = [schedule.get(loop) for loop in schedule.get_loops(info.handle)]
+    if not loops:
+        return all(static(extent) == 1 for extent in info.extents)
     return len(loops) == len(info.extents) and all(
         loop.kind == tirx.ForKind.SERIAL for loop in loops
     )

@@ -18,7 +18,6 @@ from .conv_stages import (
     Stages,
     inline_stages,
     keep_local,
-    largest_divisor,
     parallel_stage,
 )
 from .conv_structure import (
@@ -28,9 +27,10 @@ from .conv_structure import (
     find_column_reduction,
     find_window,
 )
-from .conv_tile import vector_lanes
+from .conv_tile import divisors, vector_lanes
 from .depthwise import tile_window
 from .machine import Machine, machine_of
+from .pool_ragged import find_ragged_pool, tile_ragged
 
 #: Vectors of channels kept in registers by a whole-image reduction; more than the latency of an
 #: addition, few enough to leave channels for the other cores.
@@ -47,24 +47,29 @@ class PoolRule(ScheduleRule):
         if not isinstance(func.body, s_tir.SBlockRealize):
             return "the function has no root block"
         infos = blocks(s_tir.Schedule(func))
+        if find_ragged_pool(infos) is not None:
+            return None
         found = _find(infos)
         return found if isinstance(found, str) else epilogue_reason(infos, found.anchor)
 
     def schedule(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule:
         """See :meth:`ScheduleRule.schedule`.  Raises ``ValueError`` if ``check`` would decline."""
         sch = s_tir.Schedule(func)
-        found = _find(blocks(sch))
+        infos = blocks(sch)
+        machine = machine_of(target)
+        ragged = find_ragged_pool(infos)
+        if ragged is not None:
+            tile_ragged(sch, ragged, infos, machine)
+            return sch
+        found = _find(infos)
         if isinstance(found, str):
             raise ValueError(found)
-        machine = machine_of(target)
-        is_window = isinstance(found, Window)
-        stages = inline_stages(sch, found.data, reused=is_window)
-        work = found.operations
-        parallel = machine.cores > 1 and work >= machine.grain * machine.lanes
+        stages = inline_stages(sch, found.data, reused=isinstance(found, Window))
+        parallel = machine.cores > 1 and found.operations >= machine.grain * machine.lanes
         for stage in stages.first:
             parallel_stage(sch, stage, machine, parallel)
         if isinstance(found, Window):
-            tile_window(sch, stages, found, machine, parallel)
+            tile_window(sch, stages, found, machine, parallel, tunable)
         else:
             tile_columns(sch, stages, found, machine, parallel)
         return sch
@@ -94,9 +99,9 @@ def tile_columns(
     kept = reduction.anchor.kinds.count("S")
     lanes = vector_lanes(reduction.channels, machine)
     chunks = reduction.channels // lanes
-    vectors = largest_divisor(chunks, _ACCUMULATORS)
+    vectors = divisors(chunks, _ACCUMULATORS)[-1]
     if parallel and reduction.outer == 1 and chunks % machine.cores == 0:
-        vectors = largest_divisor(chunks // machine.cores, _ACCUMULATORS)
+        vectors = divisors(chunks // machine.cores, _ACCUMULATORS)[-1]
     channel, vector, lane = sch.split(loops[kept - 1], [None, vectors, lanes])
     sch.reorder(channel, *loops[kept:], vector, lane)
     task = sch.fuse(*loops[: kept - 1], channel)

@@ -89,6 +89,7 @@ class RowRule(ScheduleRule):
         schedule = s_tir.Schedule(func)
         separate_outputs(schedule)
         inline_intermediates(schedule)
+        _add_row_loops(schedule)
         for segment in _segments(blocks(schedule)):
             _schedule_segment(schedule, segment, machine)
         return schedule
@@ -184,24 +185,29 @@ def _schedule_segment(schedule: s_tir.Schedule, segment: Segment, machine: Machi
     for info in segment.infos:
         lanes = machine.lanes_of(info.dtype)
         rows, inner = _split_loops(schedule, segment, info)
-        if rows and not segment.contiguous:
+        if not segment.contiguous:
             handles = _schedule_columns(schedule, info, rows, inner, lanes)
-        elif info.is_reduction:
-            if rows:
-                schedule.fuse(*rows)
-            handles = _schedule_partials(schedule, info.handle, inner, lanes)
         else:
-            if rows:
-                schedule.fuse(*rows)
-            if inner:
-                _schedule_elements(schedule, segment, info, inner, lanes)
+            schedule.fuse(*rows)
             handles = [info.handle]
+            if info.is_reduction:
+                handles = _schedule_partials(schedule, info.handle, inner, lanes)
+            elif inner:
+                _schedule_elements(schedule, segment, info, inner, lanes)
         row_loops.extend(schedule.get_loops(handle)[0] for handle in handles)
-    if not segment.rows:
-        return
     row = schedule.merge(*row_loops) if len(row_loops) > 1 else row_loops[0]
-    if worth_parallel(segment.infos, machine):
+    if static(schedule.get(row).extent) != 1 and worth_parallel(segment.infos, machine):
         parallelize(schedule, row)
+
+
+def _add_row_loops(schedule: s_tir.Schedule) -> None:
+    """Give blocks without rows, such as a sum of everything, a row loop of one iteration."""
+    for info in blocks(schedule):
+        loops = schedule.get_loops(info.handle)
+        if not loops:
+            schedule.add_unit_loop(info.handle)
+        elif info.kinds.startswith("R"):
+            schedule.add_unit_loop(loops[0])
 
 
 def _split_loops(
@@ -210,9 +216,14 @@ def _split_loops(
     """The block's loops over rows, and its other loops."""
     loops = list(schedule.get_loops(info.handle))
     positions = long_iterators(info, "S")[: len(segment.rows)]
-    count = positions[-1] + 1 if positions else 0
-    if info.is_reduction and segment.rows:
-        count = info.kinds.index("R")
+    if info.is_reduction:
+        count = len(loops) - info.kinds.count("R")
+    elif positions:
+        count = positions[-1] + 1
+    else:
+        count = 0
+    if count == 0:
+        return [schedule.add_unit_loop(loops[0])], loops
     return loops[:count], loops[count:]
 
 

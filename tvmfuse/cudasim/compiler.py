@@ -41,6 +41,10 @@ _KERNEL_FLAGS = (
     "-w",
     "-U_FORTIFY_SOURCE",
     "-fno-strict-aliasing",  # printed kernels read floats as float4 through pointer casts
+    # What the language leaves undefined must crash or hang here as it would on a GPU, not vanish.
+    "-fno-delete-null-pointer-checks",
+    "-fno-finite-loops",
+    "-fwrapv",
     "-fno-math-errno",
     "-fno-threadsafe-statics",
     "-fvisibility=hidden",  # kernels of the same name live in several modules

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from tvmfuse.cudasim.compiler import build_kernels
@@ -40,6 +40,13 @@ class Session:
         """What the checker reported so far; empty without ``check=True``."""
         return self._ended[1] if self._ended else read_findings(self._core, self._first_finding)
 
+    def substitute(self, change: Callable[[str], str] | None) -> None:
+        """From now on run kernels of ``change(source)``; None: of the source itself.
+
+        For mutation tests. Modules that are loaded already change too.
+        """
+        _loaded().substitute(change)
+
     def _end(self) -> None:
         self._ended = (self.launches, self.findings)
 
@@ -54,6 +61,7 @@ class _Device:
     def __init__(self, core: ctypes.CDLL) -> None:
         self.core = core
         self.open: list[_Settings] = []
+        self.change: Callable[[str], str] | None = None
         self.builder = _BUILDER(_build)
         core.cudasim_set_builder(self.builder)
         core.cudasim_error.restype = ctypes.c_char_p
@@ -65,7 +73,19 @@ class _Device:
         )
 
 
+    def substitute(self, change: Callable[[str], str] | None) -> None:
+        if change is not self.change:
+            self.change = change
+            self.core.cudasim_rebuild_modules()
+
+
 _device: _Device | None = None
+
+
+def _loaded() -> _Device:
+    if _device is None:
+        raise CudasimError("the emulated device is not loaded: enter tvmfuse.cudasim.device()")
+    return _device
 
 
 @contextlib.contextmanager
@@ -110,6 +130,7 @@ def device(
             yield session
     finally:
         session._end()
+        _device.substitute(None)
         _device.open.pop()
         _device.configure(_device.open[-1] if _device.open else (False, False, False, 120.0, 0))
 
@@ -137,7 +158,10 @@ def _compile_hook() -> Iterator[None]:
 def _build(source: bytes, instrumented: int, text: Any, capacity: int) -> int:
     """The core library asks for a module's shared library: its path, or the error, into text."""
     try:
-        answer, code = str(build_kernels(source.decode(), bool(instrumented))), 0
+        text_of_module = source.decode()
+        if change := _loaded().change:
+            text_of_module = change(text_of_module)
+        answer, code = str(build_kernels(text_of_module, bool(instrumented))), 0
     except (CudasimError, OSError, ValueError) as error:
         answer, code = str(error), 1
     data = answer.encode()[: capacity - 1] + b"\0"

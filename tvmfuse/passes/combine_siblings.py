@@ -84,7 +84,8 @@ def _families(block: relax.DataflowBlock, uses: Counter) -> list[list[_Sibling]]
             for this, other in (value.args, reversed(value.args)):
                 bias = constant(other)
                 if this in matmuls and uses[this] == 1 and bias is not None:
-                    if bias.size == bias.shape[-1] if bias.ndim else False:
+                    keeps_rank = value.ty.ndim == this.ty.ndim
+                    if keeps_rank and bias.ndim and bias.size == bias.shape[-1]:
                         sums[this] = (binding.var, bias.reshape(-1))
     families: dict[tuple[relax.Var, int, str], list[_Sibling]] = {}
     for var, call in matmuls.items():

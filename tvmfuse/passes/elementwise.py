@@ -50,14 +50,15 @@ def _reader_groups(
     part: Partition, index: int, groups: list[Group], first_number: int
 ) -> list[Group] | None:
     """The elementwise groups of its shape that read ``index``, the earliest first, or None."""
-    shape = part.graph.nodes[index].shape
-    numbers = {part.owner.get(consumer, -1) for consumer in part.graph.consumers[index]}
-    found = [groups[n - first_number] for n in sorted(numbers, reverse=True) if n >= first_number]
-    found = [
-        group
-        for group in found
-        if not part.level(group.anchor) and same_shape(part.graph.nodes[group.anchor].shape, shape)
-    ]
+    graph, node = part.graph, part.graph.nodes[index]
+    numbers = {part.owner.get(consumer, -1) for consumer in graph.consumers[index]}
+    found = []
+    for number in sorted((n for n in numbers if n >= first_number), reverse=True):
+        group = groups[number - first_number]
+        anchor = graph.nodes[group.anchor]
+        fits = anchor.block == node.block and same_shape(anchor.shape, node.shape)
+        if fits and not part.level(group.anchor):
+            found.append(group)
     return found or None
 
 

@@ -17,6 +17,7 @@ from ..reasons import Code, Reason
 from ..shapes import Shape, describe, same_shape, same_size, smaller
 
 MAX_GROUP = 64  # operators; a kernel of more is no longer one that a schedule rule can read
+BETWEEN_BLOCKS = "a call that may have effects runs between the two"
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,9 @@ def _may_follow(
     node, source = graph.nodes[consumer], graph.nodes[producer]
     edge = (producer, consumer)
     if consumer in part.owner:
+        return False
+    if node.block != source.block:
+        part.cut(*edge, Code.NOT_CONVEX, BETWEEN_BLOCKS)
         return False
     if edge in part.apart:
         part.cut(*edge, Code.FENCED, "kept apart by the user's controls")
@@ -266,6 +270,9 @@ def _may_precede(part: Partition, group: Group, producer: int, consumer: int) ->
     node, reader = graph.nodes[producer], graph.nodes[consumer]
     edge = (producer, consumer)
     if producer in part.owner or node.kind not in SPATIAL:
+        return False
+    if node.block != reader.block:
+        part.cut(*edge, Code.NOT_CONVEX, BETWEEN_BLOCKS)
         return False
     if edge in part.apart:
         part.cut(*edge, Code.FENCED, "kept apart by the user's controls")

@@ -140,6 +140,8 @@ class _Converter:
         handler = handler_of(value)
         if handler is None or not (converts(value) or self._reads_last(value)):
             return False
+        if not all(_has_shape(item) for arg in value.args for item in self._items(arg)):
+            return False
         result = handler(value, self)
         if result is None:
             return False
@@ -185,11 +187,12 @@ class _Converter:
         if var in self._tuples:
             value = self._plain_tuple(var)
         elif var in self._last:
-            value = self._permuted(self._last.pop(var), TO_FIRST)
+            value = self._permuted(self._last[var], TO_FIRST)
         else:
-            value = self._first.pop(var)
+            value = self._first[var]
         self._tuples.pop(var, None)
         self._bind(var, value)
+        self._first[var] = var
 
     # -- what handlers ask -----------------------------------------------------------------------
 
@@ -272,6 +275,11 @@ class _Converter:
 
 def _is_one(extent: tvm.ir.Expr) -> bool:
     return hasattr(extent, "value") and int(extent.value) == 1
+
+
+def _has_shape(expr: relax.Expr) -> bool:
+    """False for a tensor of which only the rank is known, or not even that."""
+    return not isinstance(expr.ty, relax.TensorType) or isinstance(expr.ty.shape, relax.ShapeExpr)
 
 
 def _is_image(ty: tvm.ir.Type) -> bool:

@@ -8,29 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 from tvm import relax
 from tvm.ir import Op
 
 from ..operators import KIND_OF_OPERATOR, Kind
+from .layout_axes import (
+    Operands,
+    batch_norm,
+    concat,
+    group_norm,
+    instance_norm,
+    layer_norm,
+    pad,
+    prelu,
+    reduction,
+    slice_,
+    softmax,
+    split,
+)
 from .rewriter import constant, make_constant
 
 CHANNELS_LAST = "NHWC"
-# Axis of NCHW -> axis of NHWC.
-AXIS = (0, 3, 1, 2)
-
-
-class Operands(Protocol):
-    """What a handler asks of the walk."""
-
-    def last(self, expr: relax.Expr) -> relax.Expr:
-        """The channels-last form of an operand."""
-
-    def items(self, expr: relax.Expr) -> list[relax.Expr]:
-        """The channels-last forms of the tensors of a tuple operand."""
-
 
 Handler = Callable[[relax.Call, Operands], relax.Expr | None]
 
@@ -94,18 +94,9 @@ def _elementwise(call: relax.Call, operands: Operands) -> relax.Expr | None:
     for arg in call.args:
         if not isinstance(arg.ty, relax.TensorType):
             args.append(arg)  # a bound of clip
-        elif not isinstance(arg.ty.shape, relax.ShapeExpr):
-            return None
         else:
             args.append(operands.last(arg))
     return relax.Call(call.op, args, call.attrs, call.ty_args)
-
-
-def _prelu(call: relax.Call, operands: Operands) -> relax.Expr | None:
-    if call.ty.ndim != 4:
-        return None
-    axis = AXIS[int(call.attrs.axis) % 4]
-    return relax.op.nn.prelu(operands.last(call.args[0]), call.args[1], axis)
 
 
 def _pool(
@@ -137,9 +128,11 @@ def _adaptive_pool(call: relax.Call, operands: Operands) -> relax.Expr | None:
 
 
 def _resize(call: relax.Call, operands: Operands) -> relax.Expr | None:
-    if str(call.attrs.layout) != "NCHW":
-        return None
     attrs = call.attrs
+    # A region of interest numbers the axes of the layout; no importer of TVM's gives one.
+    is_cropped = str(attrs.coordinate_transformation_mode) == "tf_crop_and_resize"
+    if str(attrs.layout) != "NCHW" or is_cropped:
+        return None
     return relax.op.image.resize2d(
         operands.last(call.args[0]),
         call.args[1],
@@ -152,86 +145,6 @@ def _resize(call: relax.Call, operands: Operands) -> relax.Expr | None:
         cubic_exclude=int(attrs.cubic_exclude),
         extrapolation_value=float(attrs.extrapolation_value),
         out_dtype=str(attrs.out_dtype) if attrs.out_dtype else None,
-    )
-
-
-def _reduction(
-    reduce: Callable[..., relax.Expr], call: relax.Call, operands: Operands
-) -> relax.Expr | None:
-    if call.args[0].ty.ndim != 4:
-        return None
-    axes = call.attrs.axis
-    reduced = range(4) if axes is None else [int(a) % 4 for a in axes]
-    keepdims = bool(call.attrs.keepdims)
-    kept = [AXIS[axis] for axis in range(4) if axis not in reduced]
-    # Without keepdims the result has no layout: both orders must leave the same axes.
-    if not keepdims and kept != sorted(kept):
-        return None
-    return reduce(operands.last(call.args[0]), sorted(AXIS[a] for a in reduced), keepdims)
-
-
-def _softmax(
-    softmax: Callable[..., relax.Expr], call: relax.Call, operands: Operands
-) -> relax.Expr | None:
-    if call.ty.ndim != 4:
-        return None
-    return softmax(operands.last(call.args[0]), AXIS[int(call.attrs.axis) % 4])
-
-
-def _concat(call: relax.Call, operands: Operands) -> relax.Expr | None:
-    if call.ty.ndim != 4 or call.attrs.axis is None:
-        return None
-    return relax.op.concat(operands.items(call.args[0]), AXIS[int(call.attrs.axis) % 4])
-
-
-def _split(call: relax.Call, operands: Operands) -> relax.Expr | None:
-    if call.args[0].ty.ndim != 4 or not isinstance(call.ty, relax.TupleType):
-        return None
-    parts = call.attrs.indices_or_sections
-    parts = (
-        int(parts) if hasattr(parts, "value") or isinstance(parts, int) else [int(p) for p in parts]
-    )
-    return relax.op.split(operands.last(call.args[0]), parts, AXIS[int(call.attrs.axis) % 4])
-
-
-def _slice(call: relax.Call, operands: Operands) -> relax.Expr | None:
-    if call.ty.ndim != 4 or not isinstance(call.args[1], relax.Tuple):
-        return None
-    axes = [AXIS[int(a.value) % 4] for a in call.args[1].fields]
-    return relax.op.strided_slice(
-        operands.last(call.args[0]),
-        axes,
-        *call.args[2:],
-        assume_inbound=bool(call.attrs.assume_inbound),
-    )
-
-
-def _pad(call: relax.Call, operands: Operands) -> relax.Expr | None:
-    if call.ty.ndim != 4:
-        return None
-    widths = [int(w) for w in call.attrs.pad_width]
-    pairs = [widths[2 * axis : 2 * axis + 2] for axis in (0, 2, 3, 1)]
-    return relax.op.nn.pad(
-        operands.last(call.args[0]),
-        [width for pair in pairs for width in pair],
-        str(call.attrs.pad_mode),
-        float(call.attrs.pad_value),
-    )
-
-
-def _batch_norm(call: relax.Call, operands: Operands) -> relax.Expr | None:
-    if call.args[0].ty.ndim != 4:
-        return None
-    attrs = call.attrs
-    return relax.op.nn.batch_norm(
-        operands.last(call.args[0]),
-        *call.args[1:],
-        axis=AXIS[int(attrs.axis) % 4],
-        epsilon=float(attrs.epsilon),
-        center=bool(attrs.center),
-        scale=bool(attrs.scale),
-        momentum=float(attrs.momentum),
-        training=bool(attrs.training),
     )
 
 
@@ -257,23 +170,26 @@ _ELEMENTWISE = frozenset(
 )
 _HANDLERS: dict[str, Handler] = {
     "relax.nn.conv2d": _convolution,
-    "relax.nn.prelu": _prelu,
+    "relax.nn.prelu": prelu,
     "relax.nn.max_pool2d": partial(_pool, relax.op.nn.max_pool2d),
     "relax.nn.avg_pool2d": partial(_pool, relax.op.nn.avg_pool2d),
     "relax.nn.adaptive_avg_pool2d": _adaptive_pool,
     "relax.image.resize2d": _resize,
-    "relax.sum": partial(_reduction, relax.op.sum),
-    "relax.mean": partial(_reduction, relax.op.mean),
-    "relax.max": partial(_reduction, relax.op.max),
-    "relax.min": partial(_reduction, relax.op.min),
-    "relax.prod": partial(_reduction, relax.op.prod),
-    "relax.variance": partial(_reduction, relax.op.variance),
-    "relax.std": partial(_reduction, relax.op.std),
-    "relax.nn.softmax": partial(_softmax, relax.op.nn.softmax),
-    "relax.nn.log_softmax": partial(_softmax, relax.op.nn.log_softmax),
-    "relax.concat": _concat,
-    "relax.split": _split,
-    "relax.strided_slice": _slice,
-    "relax.nn.pad": _pad,
-    "relax.nn.batch_norm": _batch_norm,
+    "relax.sum": partial(reduction, relax.op.sum),
+    "relax.mean": partial(reduction, relax.op.mean),
+    "relax.max": partial(reduction, relax.op.max),
+    "relax.min": partial(reduction, relax.op.min),
+    "relax.prod": partial(reduction, relax.op.prod),
+    "relax.variance": partial(reduction, relax.op.variance),
+    "relax.std": partial(reduction, relax.op.std),
+    "relax.nn.softmax": partial(softmax, relax.op.nn.softmax),
+    "relax.nn.log_softmax": partial(softmax, relax.op.nn.log_softmax),
+    "relax.concat": concat,
+    "relax.split": split,
+    "relax.strided_slice": slice_,
+    "relax.nn.pad": pad,
+    "relax.nn.batch_norm": batch_norm,
+    "relax.nn.layer_norm": layer_norm,
+    "relax.nn.group_norm": group_norm,
+    "relax.nn.instance_norm": instance_norm,
 }

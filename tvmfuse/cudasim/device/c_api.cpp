@@ -52,6 +52,8 @@ void cudasim_configure(int check, int trace, int lockstep, double time_budget, i
 
 void cudasim_set_builder(Builder builder) { set_builder(builder); }
 
+void cudasim_rebuild_modules() { rebuild_modules(); }
+
 void* cudasim_module(const char* source) { return new LoadedModule(source); }
 
 void* cudasim_function(void* module, const char* name) {

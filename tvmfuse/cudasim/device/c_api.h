@@ -14,6 +14,7 @@ struct CudasimLaunch {
 
 void cudasim_configure(int check, int trace, int lockstep, double time_budget, int workers);
 void cudasim_set_builder(cudasim::Builder builder);
+void cudasim_rebuild_modules();
 
 void* cudasim_module(const char* source);
 // A handle of the kernel, or null; cudasim_error then says why.

@@ -157,7 +157,7 @@ Allocation* allocation_of(const char* address, size_t size, const void* caller) 
 
 void check(BlockRunner& runner, const char* address, size_t size, bool write, bool atomic,
            const void* caller, bool aligned) {
-  if (runner.in_stacks(address)) return;
+  if (runner.in_stacks(address) || runner.in_exchange(address)) return;
   Fiber& fiber = *runner.current();
   bool is_shared = runner.in_shared(address);
   const Variant& code = *runner.launch()->code;

@@ -8,7 +8,9 @@
 namespace cudasim {
 
 static Builder builder;
+static int generation;
 void set_builder(Builder function) { builder = function; }
+void rebuild_modules() { ++generation; }
 
 const Kernel* Variant::find(const std::string& name) const {
   for (const Kernel* kernel = kernels; kernel->name; ++kernel)
@@ -37,6 +39,10 @@ static int add_segments(dl_phdr_info* info, size_t, void* context) {
 }
 
 const Variant* Module::variant(bool instrumented, std::string& error) {
+  if (generation_ != generation) {
+    generation_ = generation;
+    for (Variant& old : variants_) old = Variant{};
+  }
   Variant& variant = variants_[instrumented];
   if (variant.kernels) return &variant;
   if (!builder) {

@@ -25,6 +25,8 @@ struct Variant {
 // Compiles source and writes the library's path, or the error, to `text`; returns 0 on success.
 using Builder = int (*)(const char* source, int instrumented, char* text, int capacity);
 void set_builder(Builder builder);
+// Ask the builder again for every module: it may now answer otherwise.
+void rebuild_modules();
 
 class Module {
  public:
@@ -35,6 +37,7 @@ class Module {
  private:
   std::string source_;
   Variant variants_[2];
+  int generation_ = 0;
 };
 
 }  // namespace cudasim

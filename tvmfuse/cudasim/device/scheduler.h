@@ -71,6 +71,11 @@ class BlockRunner {
   bool in_stacks(const char* address) const {
     return address >= stacks_ && address < stacks_ + kMaxThreads * kStackStride;
   }
+  // What lanes publish to each other: memory of the device, not of the kernel.
+  bool in_exchange(const char* address) const {
+    const char* slots = &slots_[0][0][0];
+    return address >= slots && address < slots + kMaxThreads * 2 * kExchangeBytes;
+  }
   bool in_stack_guard(const char* address) const;
   std::string where() const;  // "kernel k, block (x,y,z), thread (x,y,z)"
 

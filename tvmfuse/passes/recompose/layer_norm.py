@@ -96,7 +96,7 @@ def _norm(x: relax.Expr, axes: Axes, epsilon: float) -> relax.Expr | None:
     return relax.op.nn.layer_norm(x, ones, zeros, list(axes), epsilon)
 
 
-_NORMS = ("nn.layer_norm", "nn.instance_norm")
+_NORMS = ("nn.layer_norm", "nn.instance_norm", "nn.group_norm")
 
 
 def absorb_scale(value: relax.Expr, context: RewriteContext, readers: Readers) -> relax.Expr | None:

@@ -46,7 +46,7 @@ def recompose_sigmoid(
         exponential = inner(power, context, "exp")
         if exponential is None or not close(scalar(one), 1.0, dtype_of(value)):
             continue
-        x = _negated(exponential.args[0], context)
+        x = negated(exponential.args[0], context)
         if x is None or not same_type(x, value) or not readers.die(value, [x], context):
             return None
         if close(scalar(numerator), 1.0, dtype_of(value)):
@@ -55,7 +55,7 @@ def recompose_sigmoid(
     return None
 
 
-def _negated(expr: relax.Expr, context: RewriteContext) -> relax.Expr | None:
+def negated(expr: relax.Expr, context: RewriteContext) -> relax.Expr | None:
     """``x`` where ``expr`` is ``-x``, ``x * -1`` or ``0 - x``."""
     call = inner(expr, context, "negative", "multiply", "subtract")
     if call is None:
