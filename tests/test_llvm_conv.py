@@ -86,6 +86,33 @@ def test_several_outputs_before_and_after() -> None:
     close(rectified, np.maximum(exact, 0), 144)
 
 
+def test_weight_computed_in_the_group() -> None:
+    shapes = {"x": ((1, 8, 8, 16), "float32"), "w": ((32, 16, 3, 3), "float32")}
+
+    def body(x, w):  # type: ignore[no-untyped-def]
+        scaled = relax.op.multiply(w, constant(2.0))
+        return conv2d(x, relax.op.permute_dims(scaled, axes=[2, 3, 1, 0]), padding=1)
+
+    func = lowered(shapes, body)
+    x, w = inputs_of(func)
+    (actual,) = run(ConvRule(), func, [x, w])
+    close(actual, reference(x, 2 * w.transpose(2, 3, 1, 0), padding=1), 144)
+
+
+@pytest.mark.parametrize("cpu", ["haswell", "nehalem"])
+def test_narrower_vectors(cpu: str) -> None:
+    """Eight and four lanes, sixteen registers; the code still runs on this machine."""
+    target = Target({"kind": "llvm", "mcpu": cpu, "num-cores": 2})
+    func = plain((1, 14, 14, 16), (3, 3, 16, 24), padding=1)
+    machine = machine_of(target)
+    plan = plan_convolution(window_of(func), machine, staged=True)
+    assert plan.lanes <= machine.lanes < 16
+    assert (plan.rows * plan.columns + 1) * plan.vectors < machine.vector_registers == 16
+    x, w, b = inputs_of(func)
+    (actual,) = execute(ConvRule().schedule(func, target, False).mod["main"], func, [x, w, b], 1)
+    close(actual, np.maximum(reference(x, w, padding=1) + b, 0), 144)
+
+
 def test_half_precision_weights_and_images_accumulate_in_float32() -> None:
     shapes = {"x": ((1, 8, 8, 16), "float16"), "w": ((3, 3, 16, 32), "float16")}
     func = lowered(shapes, lambda x, w: conv2d(x, w, padding=1, out_dtype="float32"))

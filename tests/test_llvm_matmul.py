@@ -142,7 +142,7 @@ def test_batches_and_shared_right_operand() -> None:
     )
 
 
-@pytest.mark.parametrize("rows", [1, 40])
+@pytest.mark.parametrize("rows", [1, 3, 40])
 def test_transposed_weights(rows: int) -> None:
     check(
         {"a": ((rows, 48), F32), "w": ((52, 48), F32), "b": ((52,), F32)},

@@ -217,7 +217,8 @@ class _Builder:
             )
             copies = analysis.is_copy(info)
             if side != "queries":
-                copies = copies and keeps_vectors(info, form, anchor)
+                column = anchor.iterators[form.columns[-1]]
+                copies = copies and keeps_vectors(info, form, column)
             if not (copies and inline(self.schedule, info)) and side != "queries":
                 per_head.add(info.name)
         return per_head

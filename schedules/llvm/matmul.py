@@ -13,6 +13,7 @@ from tvm.target import Target
 
 from .. import analysis
 from ..base import ScheduleRule
+from .dot import dot_loops, dot_tile
 from .indices import simplify_indices
 from .machine import machine_of
 from .matmul_loops import (
@@ -62,9 +63,14 @@ class MatmulRule(ScheduleRule):
         nest = find_nest(schedule)
         lanes = machine.lanes_of(nest.anchor.dtype)
         choices = [(tile_loops, tile) for tile in ranked_tiles(nest.problem, machine, lanes)]
-        streamed = stream_tile(nest.problem, machine, lanes)
-        if streamed is not None and nest.operands.panel is None:
-            choices.insert(0, (stream_loops, streamed))
+        if nest.operands.along_reduction:
+            special, build_special = dot_tile(nest.problem, lanes), dot_loops
+        elif nest.operands.panel is None:
+            special, build_special = stream_tile(nest.problem, machine, lanes), stream_loops
+        else:
+            special = None
+        if special is not None:
+            choices.insert(0, (build_special, special))
         for build, tile in choices:
             attempt = schedule.copy()
             loops = build(attempt, nest, tile, machine)

@@ -24,7 +24,8 @@ class Loops:
 
     ``parallel`` fuses the outer loops, ``row_blocks`` blocks of rows and ``column_tiles`` tiles of
     columns, and ``row_tiles`` tiles of rows where their count is symbolic; elsewhere ``row_tile``
-    runs over them.  One iteration of ``place``, at ``depth`` loops, finishes a tile.
+    runs over them.  One iteration of ``place``, at ``depth`` loops, finishes a tile.  ``panel``
+    produces the right operand for one tile of columns.
     """
 
     parallel: LoopRV
@@ -33,6 +34,7 @@ class Loops:
     row_blocks: int
     column_tiles: ir.Expr
     row_tiles: ir.Expr | None
+    panel: SBlockRV | None = None
 
     @property
     def place(self) -> LoopRV:
@@ -68,7 +70,8 @@ def tile_loops(schedule: s_tir.Schedule, nest: Nest, tile: Tile, machine: Machin
     if nest.problem.work is None or nest.problem.work >= machine.grain:
         schedule.parallel(fused)
     inner_rows = None if nest.problem.rows is None else row_tile
-    return Loops(fused, inner_rows, nest.reduction[0], blocks, column_tiles, row_tiles)
+    panel = nest.operands.panel
+    return Loops(fused, inner_rows, nest.reduction[0], blocks, column_tiles, row_tiles, panel)
 
 
 def stream_tile(problem: Problem, machine: Machine, lanes: int) -> Tile | None:
@@ -136,11 +139,10 @@ def finish_operands(
     schedule: s_tir.Schedule, nest: Nest, tile: Tile, loops: Loops, machine: Machine
 ) -> None:
     """Place the operand blocks that were not inlined, and separate the sums' initialisation."""
-    anchor, operands = nest.anchor.handle, nest.operands
-    if operands.panel is not None:
-        schedule.compute_at(operands.panel, loops.parallel)
-        vectorize_inner(schedule, operands.panel, 1, tile.lanes)
-    schedule.decompose_reduction(anchor, loops.reduction)
+    if loops.panel is not None:
+        schedule.compute_at(loops.panel, loops.parallel)
+        vectorize_inner(schedule, loops.panel, 1, tile.lanes)
+    schedule.decompose_reduction(nest.anchor.handle, loops.reduction)
     main = schedule.get(loops.parallel)
     for info in analysis.blocks(schedule):
         if not schedule.get(schedule.get_loops(info.handle)[0]).same_as(main):

@@ -23,9 +23,12 @@ class Operands:
 
     ``panel`` produces the right operand and is not inlined: it is to be computed for one tile of
     columns at a time, which packs it.  Other blocks that stay are loop nests of their own.
+    ``along_reduction`` says that neighbours of the right operand, read through the panel's block,
+    are neighbours along the reduction: the operand is stored transposed.
     """
 
     panel: SBlockRV | None
+    along_reduction: bool
 
 
 def inline_maps(schedule: s_tir.Schedule, anchor: BlockInfo, form: Contraction) -> Operands:
@@ -41,7 +44,7 @@ def inline_maps(schedule: s_tir.Schedule, anchor: BlockInfo, form: Contraction) 
         direct[side] = writers[0] if writers else None
     waiting = [info.name for info in direct.values() if info is not None]
     inline_cheap_maps(schedule, {anchor.name, *waiting})
-    panel = None
+    panel, packed = None, None
     for side, before in direct.items():
         info = named(schedule, before.name) if before is not None else None
         if info is None or info.is_output:
@@ -49,10 +52,15 @@ def inline_maps(schedule: s_tir.Schedule, anchor: BlockInfo, form: Contraction) 
         value = _value(info)
         cheap = len(analysis.loads_of(value)) <= 2 and not analysis.calls_of(value)
         if side == "right":
-            cheap = cheap and keeps_vectors(info, form, anchor)
+            cheap = cheap and keeps_vectors(info, form, anchor.iterators[form.columns[-1]])
         if not (cheap and inline(schedule, info)) and side == "right":
-            panel = info.handle
-    return Operands(panel)
+            panel, packed = info.handle, info
+    reduced = anchor.iterators[form.reduction[-1]]
+    if packed is not None:
+        along = keeps_vectors(packed, form, reduced)
+    else:
+        along = direct["right"] is None and _uses(form.right.indices[-1], reduced)
+    return Operands(panel, along)
 
 
 def inline_cheap_maps(schedule: s_tir.Schedule, kept: set[str]) -> None:
@@ -109,13 +117,14 @@ def _cheap_to_inline(infos: list[BlockInfo], info: BlockInfo) -> bool:
     return uses == 1 or (uses > 1 and not dear and size * uses <= _INLINE_LIMIT)
 
 
-def keeps_vectors(info: BlockInfo, form: Contraction, anchor: BlockInfo) -> bool:
-    """Whether reading through ``info`` finds neighbouring columns at neighbouring addresses."""
-    column = anchor.iterators[form.columns[-1]]
+def keeps_vectors(info: BlockInfo, form: Contraction, along: tirx.Var) -> bool:
+    """Whether neighbours of the right operand along one of the anchor's iterators are neighbours
+    in memory too if it is read through ``info``.
+    """
     store, loads = info.store, analysis.loads_of(_value(info))
     if store is None or not loads or not loads[0].indices:
         return True
     for read, written in zip(form.right.indices, store.indices, strict=True):
-        if read.same_as(column):
+        if read.same_as(along):
             return _uses(loads[0].indices[-1], written)
     return False

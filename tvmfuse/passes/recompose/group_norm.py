@@ -31,8 +31,9 @@ def recompose_group_norm(
     norm = inner(value.args[0], context, "nn.layer_norm", "nn.instance_norm")
     if norm is None or not is_filled(norm.args[1], 1.0) or not is_filled(norm.args[2], 0.0):
         return None
-    grouped = inner(norm.args[0], context, "reshape")
-    if grouped is None or not same_type(grouped.args[0], value):
+    # A view: it costs nothing if something else reads it as well.
+    grouped = context.value(norm.args[0])
+    if not is_call(grouped, "reshape") or not same_type(grouped.args[0], value):
         return None
     x = grouped.args[0]
     groups = _groups(x, grouped, [int(axis) for axis in norm.attrs.axes])

@@ -21,24 +21,23 @@ def recompose_softplus(
     """Rewrite the root of either form, if what it is made of dies with it."""
     if not is_float(value):
         return None
-    x = _log_one_plus_exp(value, context)
-    if x is None and is_call(value, "add"):
-        for rectified, logarithm in both_orders(value):
-            relu = inner(rectified, context, "nn.relu")
-            log = inner(logarithm, context, "log")
-            if relu is not None and log is not None and _is_tail(log, relu.args[0], context):
-                x = relu.args[0]
+    x = _of_sum(value, context) if is_call(value, "add") else _log_one_plus_exp(value, context)
     if x is None or not same_type(x, value) or not readers.die(value, [x], context):
         return None
     return relax.op.nn.softplus(x)
 
 
-def _is_tail(log: relax.Call, x: relax.Expr, context: RewriteContext) -> bool:
-    """True for ``log(1 + exp(-abs(x)))``."""
-    exponent = _log_one_plus_exp(log, context)
-    distance = None if exponent is None else negated(exponent, context)
-    absolute = None if distance is None else inner(distance, context, "abs")
-    return absolute is not None and absolute.args[0].same_as(x)
+def _of_sum(value: relax.Call, context: RewriteContext) -> relax.Expr | None:
+    """``x`` where ``value`` is ``relu(x) + softplus(-abs(x))``; the latter was rewritten before."""
+    for rectified, tail in both_orders(value):
+        relu, softplus = inner(rectified, context, "nn.relu"), inner(tail, context, "nn.softplus")
+        if relu is None or softplus is None or float(softplus.attrs.beta) != 1.0:
+            continue
+        distance = negated(softplus.args[0], context)
+        absolute = None if distance is None else inner(distance, context, "abs")
+        if absolute is not None and absolute.args[0].same_as(relu.args[0]):
+            return relu.args[0]
+    return None
 
 
 def _log_one_plus_exp(value: relax.Expr, context: RewriteContext) -> relax.Expr | None:
