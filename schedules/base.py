@@ -69,15 +69,22 @@ def schedule_function(
     """
     declined: list[Declined] = []
     for rule in rules:
-        reason = rule.check(func, target)
-        if reason is None:
-            try:
-                schedule = rule.schedule(func, target, tunable=False)
-            except (s_tir.ScheduleError, tvm.error.InternalError, ValueError, TypeError) as error:
-                lines = str(error).strip().splitlines()
-                reason = f"the schedule failed: {lines[-1] if lines else type(error).__name__}"
-            else:
-                scheduled = schedule.mod["main"].with_attr("tirx.is_scheduled", True)
-                return Scheduled(scheduled, rule.name)
-        declined.append(Declined(rule.name, reason))
+        outcome = _try(rule, func, target)
+        if isinstance(outcome, Scheduled):
+            return outcome
+        declined.append(Declined(rule.name, outcome))
     return tuple(declined)
+
+
+def _try(rule: ScheduleRule, func: tirx.PrimFunc, target: Target) -> Scheduled | str:
+    try:
+        reason = rule.check(func, target)
+        if reason is not None:
+            return reason
+        schedule = rule.schedule(func, target, tunable=False)
+    except (s_tir.ScheduleError, tvm.error.InternalError, ValueError, TypeError) as error:
+        lines = [line for line in str(error).strip().splitlines() if line.strip()]
+        message = next((line for line in lines if line.startswith("Error message")), None)
+        return f"the schedule failed: {message or (lines or [type(error).__name__])[-1]}"
+    scheduled = schedule.mod["main"].with_attr("tirx.is_scheduled", True)
+    return Scheduled(scheduled, rule.name)

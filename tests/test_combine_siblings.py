@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import tvm
@@ -52,7 +54,7 @@ def test_three_projections_are_one_matmul_of_packed_weights() -> None:
         ends = [0, *np.cumsum(WIDTHS)]
         made = [
             emit(op.strided_slice(packed, axes=[-1], begin=[int(a)], end=[int(b)]))
-            for a, b in zip(ends[:-1], ends[1:], strict=True)
+            for a, b in pairwise(ends)
         ]
         return [op.nn.silu(item) for item in made]
 

@@ -103,6 +103,21 @@ def test_moves_are_exact(name: str) -> None:
     assert session.findings == ()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_transpose_with_an_epilogue_goes_through_shared_memory(dtype: str) -> None:
+    func = lowered(
+        {"x": ((1, 40, 6, 33), dtype), "b": ((40,), dtype)},
+        lambda x, b: op.nn.relu(op.add(op.permute_dims(x, [0, 2, 3, 1]), b)),
+    )
+    x, b = random_inputs(func, 2)
+    scheduled = schedule_with(RULE, func)
+    _, source = compiled(scheduled)
+    assert source.count("__shared__") == 1
+    (actual,), session = run(scheduled, [x, b])
+    np.testing.assert_array_equal(actual, np.maximum(x.transpose(0, 2, 3, 1) + b, 0))
+    assert session.findings == ()
+
+
 def test_symbolic_size() -> None:
     count = tirx.Var("count", "int64")
     func = lowered({"x": ((count, 40), "float32")}, lambda x: op.multiply(x, x))

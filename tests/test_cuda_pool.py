@@ -114,13 +114,17 @@ def test_depthwise_with_bias_and_clip(taps: int, stride: int, dtype: str) -> Non
 def test_depthwise_nhwc_reads_vectors_of_channels() -> None:
     def body(x: relax.Var, w: relax.Var) -> relax.Expr:
         moved = op.nn.conv2d(
-            x, w, padding=(1, 1), groups=64, data_layout="NHWC", kernel_layout="HWIO"
+            x, w, padding=(1, 1), groups=16, data_layout="NHWC", kernel_layout="HWIO"
         )
         return op.nn.relu(moved)
 
-    func = lowered({"x": ((1, 9, 9, 64), "float32"), "w": ((3, 3, 1, 64), "float32")}, body)
+    shape = (1, 60, 60, 16)  # enough for two elements per thread on an A100
+    func = lowered({"x": (shape, "float32"), "w": ((3, 3, 1, 16), "float32")}, body)
     x, w = random_inputs(func, 2)
-    (actual,), session = run(schedule_with(DEPTHWISE, func), [x, w])
+    scheduled = schedule_with(DEPTHWISE, func, A100)
+    _, source = compiled(scheduled, A100)
+    assert "*(float2*)(x_ptr" in source
+    (actual,), session = run(scheduled, [x, w], A100)
     view = windows(to_nchw(x), 3, 1, 1, 0.0)
     taps = w.astype("float64")[:, :, 0].transpose(2, 0, 1)
     expected = np.maximum((view * taps[None, :, None, None]).sum((-1, -2)), 0)

@@ -20,7 +20,10 @@ PROGRAMS: dict[str, tuple[Callable[..., relax.Expr], Shapes]] = {
     "add": (op.add, ((40, 70), (70,))),
     "sum": (lambda a: op.sum(a, axis=[1]), ((5, 1000),)),
     "softmax": (op.nn.softmax, ((6, 200),)),
-    "layer_norm": (lambda a, g, b: op.nn.layer_norm(a, g, b, axes=[-1]), ((9, 100), (100,), (100,))),
+    "layer_norm": (
+        lambda a, g, b: op.nn.layer_norm(a, g, b, axes=[-1]),
+        ((9, 100), (100,), (100,)),
+    ),
     "matmul": (op.matmul, ((50, 40), (40, 36))),
     "transpose": (op.permute_dims, ((50, 60),)),
     "max_pool": (lambda a: op.nn.max_pool2d(a, (2, 2), (2, 2)), ((1, 3, 10, 10),)),

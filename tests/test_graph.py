@@ -6,9 +6,9 @@ import pytest
 import tvm
 from fusion import module, plan_of
 from tvm import relax, te
-from tvm.script import ir as I  # noqa: N812
-from tvm.script import relax as R  # noqa: N812
-from tvm.script import tirx as T  # noqa: N812
+from tvm.script import ir as I
+from tvm.script import relax as R
+from tvm.script import tirx as T
 
 from tvmfuse.graph import build_graph, used_variables
 from tvmfuse.operators import EXPENSIVE, KIND_OF_OPERATOR, Kind, kind_of

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tvm_ffi
 from tvm import relax, s_tir, tirx
+from tvm.target import Target
 from tvmfuse.schedules.analysis import blocks
 from tvmfuse.schedules.llvm.conv import ConvRule
 from tvmfuse.schedules.llvm.conv_structure import Window, find_window
@@ -119,6 +120,14 @@ def test_half_precision_weights_and_images_accumulate_in_float32() -> None:
     x, w = inputs_of(func)
     (actual,) = run(ConvRule(), func, [x, w])
     close(actual, reference(x, w, padding=1), 144)
+
+
+def test_moved_epilogue_shorter_than_a_vector() -> None:
+    shapes = {"x": ((1, 6, 2, 8), "float32"), "w": ((1, 1, 8, 3), "float32")}
+    func = lowered(shapes, lambda x, w: relax.op.permute_dims(conv2d(x, w), axes=[0, 1, 3, 2]))
+    x, w = inputs_of(func)
+    (actual,) = run(ConvRule(), func, [x, w])
+    close(actual, reference(x, w).transpose(0, 1, 3, 2), 8)
 
 
 def depth_to_space(y: relax.Expr) -> relax.Expr:

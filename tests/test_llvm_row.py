@@ -141,6 +141,8 @@ WORKLOADS: dict[str, Workload] = {
     ),
     "integer_sum": (one(5, 96, dtype="int64"), lambda x: relax.op.sum(x, 1), lambda x: x.sum(1)),
     "symbolic_softmax": (one(ROWS, 96), lambda x: nn.softmax(x, -1), softmax),
+    "symbolic_softmax_odd_row": (one(ROWS, 4, 50), lambda x: nn.softmax(x, -1), softmax),
+    "symbolic_long_odd_row": (one(ROWS, 9001), lambda x: relax.op.max(x, -1), lambda x: x.max(-1)),
     "symbolic_row": (one(20, ROWS), lambda x: relax.op.sum(x, 1), lambda x: x.sum(1)),
     "symbolic_add_layer_norm": (
         {"y": ((ROWS, 96), "float32"), **norm_inputs(1, 96), "x": ((ROWS, 96), "float32")},

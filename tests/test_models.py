@@ -13,9 +13,7 @@ from tvmfuse.bench.peers import relax_module
 
 OPTIONS = tvmfuse.Options(verify=False)  # the kernels' own checks have a test of their own
 
-DETECTOR = pytest.importorskip(
-    "onnxruntime", reason="needs ONNX Runtime: pip install 'tvmfuse[onnx]'"
-)
+pytest.importorskip("onnxruntime", reason="needs ONNX Runtime: pip install 'tvmfuse[onnx]'")
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +44,8 @@ def test_every_detector_kernel_is_one_function_with_a_schedule(fused_detector):
 def test_every_convolution_is_in_one_kernel_and_no_batch_norm_is_left(fused_detector):
     _, _, report = fused_detector
     operators = [op for group in report.groups for op in group.operators * group.count]
-    # 60 convolutions, and the two transposed ones as matrix products
-    assert operators.count("relax.nn.conv2d") + operators.count("relax.matmul") == 62
+    # 62 convolutions, and the two transposed ones, which became 1x1 convolutions
+    assert operators.count("relax.nn.conv2d") == 64
     assert not {op for op in operators if "batch_norm" in op or "transpose" in op}
 
 

@@ -155,3 +155,76 @@ def test_fuel_limits_the_fusions():
         _, report = tvmfuse.compile(Chain, "llvm", options=options)
         kernels.append(report.after.kernels)
     assert kernels == [4, 3, 2]
+
+
+def test_a_pattern_of_your_own_is_used_and_its_check_gives_the_reason():
+    from tvm.relax.dpl import is_op, wildcard
+
+    from tvmfuse import Growth, Pattern
+    from tvmfuse.patterns import DEFAULT
+
+    pattern = Pattern(
+        name="lonely_exp",
+        root=is_op("relax.exp")(wildcard()),
+        check=lambda match: None if match.node.dtype == "float32" else "only float32",
+        growth=Growth(epilogue=frozenset()),
+    )
+
+    def compiled(dtype: str) -> tvmfuse.Report:
+        builder = relax.BlockBuilder()
+        x = relax.Var("x", relax.TensorType((4, 8), dtype))
+        with builder.function("main", [x]):
+            with builder.dataflow():
+                result = builder.emit_output(relax.op.negative(builder.emit(relax.op.exp(x))))
+            builder.emit_func_output(result)
+        return tvmfuse.compile(builder.get(), "llvm", patterns=(pattern, *DEFAULT))[1]
+
+    assert compiled("float32").pattern_counts() == {"elementwise": 1, "lonely_exp": 1}
+    report = compiled("float64")
+    assert report.pattern_counts() == {"elementwise": 1}
+    assert [(r.pattern, r.code, r.reason) for r in report.rejections] == [
+        ("lonely_exp", "PATTERN_CHECK", "only float32")
+    ]
+
+
+def test_a_group_that_tvm_cannot_merge_is_cut_back_with_the_reason():
+    from tvm.relax.dpl import is_op, wildcard
+
+    from tvmfuse import Pattern
+    from tvmfuse.patterns import DEFAULT
+
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((4, 8), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            total = builder.emit(relax.op.cumsum(x, axis=1))
+            result = builder.emit_output(relax.op.exp(total))
+        builder.emit_func_output(result)
+    pattern = Pattern("cumsum", is_op("relax.cumsum")(wildcard()))
+    executable, report = tvmfuse.compile(builder.get(), "llvm", patterns=(pattern, *DEFAULT))
+    assert "cumsum" not in report.pattern_counts()
+    (edge,) = report.edges
+    assert (edge.code, "buffers of any offset" in edge.reason) == ("OPAQUE", True)
+    values = np.random.default_rng(3).standard_normal((4, 8)).astype("float32")
+    np.testing.assert_allclose(
+        run(executable, [values]), np.exp(values.cumsum(axis=1)), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_the_rules_run_under_plain_dlight():
+    from tvm.s_tir import dlight
+
+    from tvmfuse.schedules import rules_for
+    from tvmfuse.target import resolve_target
+
+    target = resolve_target("llvm")
+    passes = [
+        tvmfuse.Fuse(target),
+        relax.transform.LegalizeOps(),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FuseTIR(),
+    ]
+    lowered = tvm.transform.Sequential(passes)(lecture_module())
+    with target:
+        scheduled = dlight.ApplyDefaultSchedule(*rules_for(target))(lowered)
+    assert scheduled["fused_matmul_add_relu"].attrs["tirx.is_scheduled"]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from fusion import check_fusion, constant, module, plan_of, random_inputs, scalar
 from tvm import relax
-from tvm.script import ir as I  # noqa: N812
-from tvm.script import relax as R  # noqa: N812
+from tvm.script import ir as I
+from tvm.script import relax as R
 
 from tvmfuse.reasons import Code
 
@@ -68,7 +68,7 @@ def test_the_outlined_function() -> None:
     check_fusion(mod, groups=[[MATMUL, SOFTMAX, MATMUL]], expected=Expected, numerics=False)
 
 
-@pytest.mark.parametrize("mask", [(24, 24), (2, 1, 1, 24), HEADS[:2] + (24, 24)])
+@pytest.mark.parametrize("mask", [(24, 24), (2, 1, 1, 24), (*HEADS[:2], 24, 24)])
 def test_an_additive_mask(mask: tuple) -> None:
     def body(emit, q, k, v, mask):
         return op.matmul(op.nn.softmax(op.add(scores_of(q, k), mask), axis=-1), v)

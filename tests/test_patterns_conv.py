@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from fusion import KEEP, check_fusion, constant, module
 from tvm import relax
-from tvm.script import ir as I  # noqa: N812
-from tvm.script import relax as R  # noqa: N812
+from tvm.script import ir as I
+from tvm.script import relax as R
 
 from tvmfuse.reasons import Code
 
 op = relax.op
 CONV, ADD, RELU, PERMUTE = (
-    f"relax.{name}" for name in "nn.conv2d add nn.relu permute_dims".split()
+    f"relax.{name}" for name in ["nn.conv2d", "add", "nn.relu", "permute_dims"]
 )
 NHWC = {"data_layout": "NHWC", "kernel_layout": "OHWI", "out_layout": "NHWC"}
 IMAGE, WEIGHT = (1, 10, 10, 8), (16, 3, 3, 8)

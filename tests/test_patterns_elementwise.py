@@ -6,9 +6,9 @@ import numpy as np
 import tvm
 from fusion import OPTIONS, check_fusion, module, plan_of, run, scalar
 from tvm import relax, te
-from tvm.script import ir as I  # noqa: N812
-from tvm.script import relax as R  # noqa: N812
-from tvm.script import tirx as T  # noqa: N812
+from tvm.script import ir as I
+from tvm.script import relax as R
+from tvm.script import tirx as T
 
 import tvmfuse
 from tvmfuse.passes.grow import MAX_GROUP
@@ -40,9 +40,9 @@ def test_two_readers_of_one_value_are_one_kernel_with_two_outputs() -> None:
         ) -> R.Tuple(R.Tensor((32, 48), "float32"), R.Tensor((32, 48), "float32")):
             cls = Expected
             with R.dataflow():
-                results: R.Tuple(
-                    R.Tensor((32, 48), "float32"), R.Tensor((32, 48), "float32")
-                ) = cls.fused_exp_sin_cos(x)
+                results: R.Tuple(R.Tensor((32, 48), "float32"), R.Tensor((32, 48), "float32")) = (
+                    cls.fused_exp_sin_cos(x)
+                )
                 out: R.Tensor((32, 48), "float32") = results[0]
                 out1: R.Tensor((32, 48), "float32") = results[1]
                 R.output(out, out1)
@@ -104,9 +104,7 @@ def test_scalar_constants() -> None:
 
 
 def test_a_cheap_value_is_computed_again_across_a_broadcast() -> None:
-    mod = module(
-        {"x": (48,), "y": (32, 48)}, lambda emit, x, y: op.add(op.negative(x), y)
-    )
+    mod = module({"x": (48,), "y": (32, 48)}, lambda emit, x, y: op.add(op.negative(x), y))
     check_fusion(mod, groups=[[NEGATIVE, ADD]])
 
 
@@ -120,9 +118,7 @@ def test_an_exp_chain_is_not_repeated_across_a_broadcast() -> None:
         chain = emit(op.exp(op.negative(x)), "chain")
         return op.add(chain, y)
 
-    text = (
-        "relax.exp on 48 would be computed again for each of the 32x48 elements that read it"
-    )
+    text = "relax.exp on 48 would be computed again for each of the 32x48 elements that read it"
     check_fusion(
         module({"x": (48,), "y": (32, 48)}, body),
         groups=[[NEGATIVE, EXP], [ADD]],
@@ -218,7 +214,6 @@ def test_match_cast_is_a_barrier() -> None:
     class Module:
         @R.function
         def main(x: R.Tensor(("n", 8), "float32"), y: R.Tensor(ndim=2, dtype="float32")):
-            n = T.int64()
             m = T.int64()
             with R.dataflow():
                 a = R.exp(x)

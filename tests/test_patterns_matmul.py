@@ -6,8 +6,8 @@ import pytest
 import tvm
 from fusion import check_fusion, module, outlined_module, scalar
 from tvm import relax
-from tvm.script import ir as I  # noqa: N812
-from tvm.script import relax as R  # noqa: N812
+from tvm.script import ir as I
+from tvm.script import relax as R
 
 from tvmfuse.options import Options
 from tvmfuse.reasons import Code
@@ -120,13 +120,10 @@ def test_scalar_constants_stay_immediates() -> None:
     def body(emit, x, w):
         return op.maximum(op.multiply(op.matmul(x, w), scalar(0.125)), scalar(-1.0))
 
-    plan = check_fusion(
-        module({"x": (24, 40), "w": (40, 32)}, body),
-        groups=[[MATMUL, "relax.multiply", "relax.maximum"]],
-    )
-    outlined = outlined_module(module({"x": (24, 40), "w": (40, 32)}, body))
+    mod = module({"x": (24, 40), "w": (40, 32)}, body)
+    check_fusion(mod, groups=[[MATMUL, "relax.multiply", "relax.maximum"]])
+    outlined = outlined_module(mod)
     (group,) = [gv for gv in outlined.get_global_vars() if gv.name_hint != "main"]
-    assert len(plan.matches) == 1
     assert len(outlined[group].params) == 2, "a scalar became a parameter"
 
 
@@ -151,17 +148,12 @@ def test_residual_diamond_around_the_matmul() -> None:
     check_fusion(mod, groups=[["relax.nn.relu", MATMUL, ADD]])
 
 
-def test_a_value_used_twice_by_one_operator() -> None:
-    def body(emit, x, w):
-        product = emit(op.matmul(x, w), "product")
+def test_one_tensor_on_both_sides_and_a_value_used_twice() -> None:
+    def body(emit, x):
+        product = emit(op.matmul(x, x), "product")
         return op.multiply(product, product)
 
-    check_fusion(module({"x": (24, 40), "w": (40, 32)}, body), groups=[[MATMUL, "relax.multiply"]])
-
-
-def test_one_tensor_on_both_sides() -> None:
-    mod = module({"x": (24, 24)}, lambda emit, x: op.nn.relu(op.matmul(x, x)))
-    check_fusion(mod, groups=[[MATMUL, "relax.nn.relu"]])
+    check_fusion(module({"x": (24, 24)}, body), groups=[[MATMUL, "relax.multiply"]])
 
 
 def test_a_bias_that_depends_on_the_matmul_is_not_fused() -> None:
@@ -247,9 +239,7 @@ def test_exp_before_a_matmul_is_not_repeated() -> None:
         {"x": (24, 40), "w": (40, 32)},
         lambda emit, x, w: op.matmul(emit(op.exp(x), "grown"), w),
     )
-    text = (
-        "relax.exp on 24x40 would be computed again for each of the 24x32 elements that read it"
-    )
+    text = "relax.exp on 24x40 would be computed again for each of the 24x32 elements that read it"
     check_fusion(
         mod,
         groups=[["relax.exp"], [MATMUL]],

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from fusion import KEEP, check_fusion, module
 from tvm import relax
-from tvm.script import ir as I  # noqa: N812
-from tvm.script import relax as R  # noqa: N812
+from tvm.script import ir as I
+from tvm.script import relax as R
 
 from tvmfuse.reasons import Code
 

@@ -6,8 +6,8 @@ import pytest
 import tvm
 from fusion import check_fusion, module, scalar
 from tvm import relax
-from tvm.script import ir as I  # noqa: N812
-from tvm.script import relax as R  # noqa: N812
+from tvm.script import ir as I
+from tvm.script import relax as R
 
 from tvmfuse.reasons import Code
 
@@ -53,9 +53,9 @@ def test_residual_and_layer_norm_with_both_results_used() -> None:
         ) -> R.Tuple(R.Tensor((24, 64), "float32"), R.Tensor((24, 64), "float32")):
             cls = Expected
             with R.dataflow():
-                results: R.Tuple(
-                    R.Tensor((24, 64), "float32"), R.Tensor((24, 64), "float32")
-                ) = cls.fused_add_layer_norm(x, r, g, b)
+                results: R.Tuple(R.Tensor((24, 64), "float32"), R.Tensor((24, 64), "float32")) = (
+                    cls.fused_add_layer_norm(x, r, g, b)
+                )
                 out: R.Tensor((24, 64), "float32") = results[0]
                 out1: R.Tensor((24, 64), "float32") = results[1]
                 R.output(out, out1)
@@ -230,4 +230,20 @@ def test_a_reduction_of_the_reduced_value() -> None:
         module({"x": ROWS}, body),
         groups=[[MAX], [SUM]],
         cut={("largest", "out"): Code.TWO_ANCHORS},
+    )
+
+
+def test_what_follows_a_view_of_an_output_is_not_taken_without_the_view() -> None:
+    """Found by the random graphs: the norm and the transpose without the view between them."""
+
+    def body(emit, x, g, b):
+        normal = emit(layer_norm(x, g, b), "normal")
+        tall = emit(op.expand_dims(normal, [1]), "tall")
+        turned = emit(op.permute_dims(tall, [0, 2, 1]), "turned")
+        return normal, op.matmul(tall, turned)
+
+    check_fusion(
+        module({"x": ROWS, "g": (64,), "b": (64,)}, body),
+        groups=[[LAYER_NORM], ["relax.expand_dims", "relax.permute_dims", MATMUL]],
+        cut={("out", "tall"): (Code.VIEW, "tall renames memory that is stored anyway")},
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from fusion import KEEP, check_fusion, module
 from tvm import relax
-from tvm.script import ir as I  # noqa: N812
-from tvm.script import relax as R  # noqa: N812
+from tvm.script import ir as I
+from tvm.script import relax as R
 
 from tvmfuse.patterns.squeeze_excite import MAX_WEIGHTS
 from tvmfuse.reasons import Code
@@ -73,8 +73,8 @@ def test_the_outlined_function() -> None:
         ) -> R.Tensor((1, 1, 1, 16), "float32"):
             cls = Expected
             with R.dataflow():
-                out: R.Tensor((1, 1, 1, 16), "float32") = (
-                    cls.fused_mean_conv2d_relu_conv2d_sigmoid(x, down, up)
+                out: R.Tensor((1, 1, 1, 16), "float32") = cls.fused_mean_conv2d_relu_conv2d_sigmoid(
+                    x, down, up
                 )
                 R.output(out)
             return out

@@ -309,7 +309,10 @@ NEAR_MISSES = {
     ),
     "softmax over another axis": lambda x: div(op.exp(x), op.sum(op.exp(x), [1, 2], True)),
     "softplus of two": lambda x: op.log(add(number(2.0), op.exp(x))),
-    "softplus of another tail": lambda x: add(op.nn.relu(x), op.log(add(one, op.exp(op.abs(x))))),
+    "softplus of another tail": lambda x: add(op.nn.relu(x), op.nn.softplus(op.abs(x))),
+    "softplus of another input": lambda x: add(
+        op.nn.relu(op.exp(x)), op.nn.softplus(op.negative(op.abs(x)))
+    ),
     "one that broadcasts": lambda x: mul(x, make_constant(np.ones((3, 1, 1, 1), "f"))),
     "log of a sum": lambda x: sub(x, op.log(op.sum(x, [2], True))),
 }
@@ -695,3 +698,22 @@ def test_hard_sigmoid_folds_into_the_convolution_before_it():
 
 def test_every_recogniser_is_in_the_tuple_once():
     assert len(set(RECOMPOSE)) == len(RECOMPOSE)
+
+
+def test_bfloat16():
+    """Constants in bfloat16 have three digits: 0.7070 stands for the root of one half."""
+
+    def rounded(value):
+        return number(value, "bfloat16")
+
+    def build(x):
+        gate = add(rounded(1.0), op.erf(mul(x, rounded(0.707))))
+        return mul(mul(rounded(0.5), x), gate)
+
+    assert operators(recompose(unary(build, "bfloat16"))) == ["negative", "nn.gelu"]
+
+    def hard(x):
+        return div(mul(x, op.clip(add(x, rounded(3.0)), 0, 6)), rounded(6.0))
+
+    expected = ["negative", "multiply", "add", "clip", "multiply"]
+    assert operators(recompose(unary(hard, "bfloat16"))) == expected

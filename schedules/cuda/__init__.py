@@ -1,25 +1,27 @@
-"""Schedule rules for NVIDIA GPUs, in the order in which they are tried."""
+"""Schedule rules for NVIDIA GPUs, in the order in which they are tried: the specific first.
+
+Every rule makes the whole function one kernel, or declines with the reason.
+"""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-
 from ..base import ScheduleRule
+from .attention import AttentionRule
+from .conv import ConvRule
+from .depthwise import DepthwiseRule
+from .generic import GenericRule
+from .injective import InjectiveRule
+from .matmul import MatmulRule
+from .pool import PoolRule
+from .row import RowRule
 
-# Stand-in while the other rules are being written.
-_ORDER = (
-    ("attention", "AttentionRule"),
-    ("matmul", "MatmulRule"),
-    ("conv", "ConvRule"),
-    ("depthwise", "DepthwiseRule"),
-    ("pool", "PoolRule"),
-    ("row", "RowRule"),
-    ("injective", "InjectiveRule"),
-    ("generic", "GenericRule"),
-)
-RULES: tuple[ScheduleRule, ...] = tuple(
-    getattr(importlib.import_module(f"tvmfuse.schedules.cuda.{module}"), rule)()
-    for module, rule in _ORDER
-    if importlib.util.find_spec(f"tvmfuse.schedules.cuda.{module}") is not None
+RULES: tuple[ScheduleRule, ...] = (
+    AttentionRule(),
+    MatmulRule(),
+    ConvRule(),
+    DepthwiseRule(),
+    PoolRule(),
+    RowRule(),
+    InjectiveRule(),
+    GenericRule(),
 )

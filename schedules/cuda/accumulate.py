@@ -77,7 +77,7 @@ def _widen(func: tirx.PrimFunc, old: ir.Var) -> tirx.PrimFunc:
         if isinstance(value, (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)) and isinstance(
             value.a, tirx.Cast
         ):
-            value = type(value)(value.a.value, tirx.Cast(wide, value.b))
+            value = type(value)(value.a.value, _wide(value.b, wide))
         else:
             value = tirx.Cast(wide, value)
         return tirx.BufferStore(new, value, list(node.indices))
@@ -114,6 +114,13 @@ def _widen(func: tirx.PrimFunc, old: ir.Var) -> tirx.PrimFunc:
         [(ir.TensorLoad, load), (tirx.BufferStore, store), (s_tir.SBlock, block)],
     )
     return func.with_body(body)
+
+
+def _wide(value: ir.Expr, dtype: str | None) -> ir.Expr:
+    """A value in the wide type; a product of two narrow ones is exact there."""
+    if isinstance(value, tirx.Mul):
+        return tirx.Mul(tirx.Cast(dtype, value.a), tirx.Cast(dtype, value.b))
+    return tirx.Cast(dtype, value)
 
 
 def _identity(update: ir.Expr, dtype: str | None) -> ir.Expr:

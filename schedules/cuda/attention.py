@@ -20,6 +20,7 @@ from .. import analysis
 from ..analysis import BlockInfo
 from ..base import ScheduleRule
 from . import contraction as contractions
+from . import normal_form, result_space
 from .attention_tile import AttentionTile, choose_tile, schedule_tile
 from .contraction import Contraction
 from .machine import Machine
@@ -146,8 +147,8 @@ def separate(
     Raises ``ValueError`` where a stage does not read the scores row by row.
     """
     product, mix = found.scores.block.handle, found.values.block.handle
-    contractions.reindex(schedule, found.scores)
-    contractions.reindex(schedule, found.values, left="SIK")
+    normal_form.reindex(schedule, found.scores)
+    normal_form.reindex(schedule, found.values, left="SIK")
     schedule.pad_einsum(product, [1, tile.queries, tile.keys, 1])
     schedule.pad_einsum(mix, [1, tile.queries, tile.width, tile.keys])
     query = schedule.cache_read(product, found.scores.left, tile.scope)
@@ -163,7 +164,7 @@ def separate(
             schedule.compute_inline(info.handle)
     schedule.set_scope(product, 0, "local")
     schedule.set_scope(mix, 0, "local")
-    contractions.iterate_over_result(schedule, product, score)
+    result_space.iterate_over_result(schedule, product, score)
     _flatten_scores(schedule, score)
     for row in rows:
         _iterate_over_scores(schedule, score, row)
@@ -172,9 +173,9 @@ def separate(
     schedule.set_scope(score, 0, tile.scope)
     outputs = tuple(info.handle for info in analysis.blocks(schedule) if info.is_output)
     for output in outputs:
-        contractions.iterate_over_result(schedule, mix, output)
+        result_space.iterate_over_result(schedule, mix, output)
     blocks = (query, key, product, score, weight, value, mix, *rows, *outputs)
-    schedule, handles = contractions.simplified(schedule, blocks)
+    schedule, handles = normal_form.simplified(schedule, blocks)
     query, key, product, score, weight, value, mix, *others = handles
     rows, outputs = tuple(others[: len(rows)]), tuple(others[len(rows) :])
     return schedule, Stages(query, key, product, score, rows, weight, value, mix, outputs)
@@ -205,7 +206,7 @@ def _flatten_scores(schedule: s_tir.Schedule, score: SBlockRV) -> None:
     buffer = node.writes[0].source
     roles = "S" * (len(buffer.shape) - 2) + "IJ"
     schedule.transform_layout(
-        score, ("write", 0), contractions.fused_map(roles, list(buffer.shape), "SIJ")
+        score, ("write", 0), normal_form.fused_map(roles, list(buffer.shape), "SIJ")
     )
 
 
@@ -227,7 +228,7 @@ def _iterate_over_scores(schedule: s_tir.Schedule, score: SBlockRV, row: SBlockR
     """Make a row reduction's iterators ``(s, i, k)``, the indices of the score that it reads."""
     node = schedule.get(row)
     buffer = schedule.get(score).writes[0].source
-    indices = contractions.result_indices(node, buffer)
+    indices = result_space.result_indices(node, buffer)
     if isinstance(indices, str):
         raise ValueError(indices)
     kinds = {it.var.name: it.iter_type for it in node.iter_vars}

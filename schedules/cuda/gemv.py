@@ -16,6 +16,7 @@ from tvm.target import Target
 from .. import analysis
 from ..base import ScheduleRule
 from . import contraction as contractions
+from . import normal_form
 from .contraction import Contraction
 from .machine import STATIC_SHARED_BYTES, Machine
 from .matmul_simt import contiguous_axis
@@ -51,7 +52,7 @@ class GemvRule(ScheduleRule):
         oriented = orient(found)
         if isinstance(oriented, str):
             return oriented
-        return contractions.obstacle(schedule, oriented)
+        return normal_form.obstacle(schedule, oriented)
 
     def schedule(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule:
         """See :class:`ScheduleRule`."""
@@ -85,7 +86,7 @@ def choose_split(probe: s_tir.Schedule, contraction: Contraction, machine: Machi
     A symbolic extent counts as large.  ``probe``, a copy of the schedule that the contraction was
     found in, is used up to see how the matrix is laid out once its producers are inlined.
     """
-    normal = contractions.normalise(probe, contraction, (1, 1, 1))
+    normal = normal_form.normalise(probe, contraction, (1, 1, 1))
     axis, vector = contiguous_axis(probe.get(normal.right))
     batch, columns, depth = (contraction.extent(role) or 4096 for role in "SJK")
     if axis == 1:
@@ -112,7 +113,7 @@ def schedule_gemv(
 ) -> s_tir.Schedule:
     """Schedule the group as one kernel; raises what TVM raises if it cannot."""
     depth = split.slices * split.vector
-    normal = contractions.normalise(schedule, contraction, (1, split.columns, depth))
+    normal = normal_form.normalise(schedule, contraction, (1, split.columns, depth))
     main = normal.main
     shared = _fits_shared(schedule, normal.left)
     _, _, _, k = schedule.get_loops(main)

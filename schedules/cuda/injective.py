@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeVar
+
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV
@@ -10,8 +13,10 @@ from tvm.target import Target
 from .. import analysis
 from ..analysis import BlockInfo
 from ..base import ScheduleRule
-from . import access, nest
+from . import access, nest, transpose
 from .machine import Machine
+
+Item = TypeVar("Item")
 
 THREADS = 256
 VECTOR_BYTES = 16
@@ -47,7 +52,11 @@ class InjectiveRule(ScheduleRule):
         infos = analysis.blocks(sch)
         outputs = [block for block in infos if block.is_output]
         kept = [block for block in infos if not block.is_output]
-        thread = merge_outputs(sch, outputs, Machine.of(target))
+        moved = transpose.find(outputs[0]) if len(infos) == 1 else None
+        if moved is not None:
+            transpose.tile(sch, outputs[0], moved)
+            return sch
+        thread, _ = merge_outputs(sch, outputs, Machine.of(target))
         for block in reversed(kept):
             keep_in_registers(sch, block, thread)
         return sch
@@ -62,30 +71,45 @@ def unlike(sizes: list) -> str | None:
 
 
 def merge_outputs(
-    sch: s_tir.Schedule, outputs: list[BlockInfo], machine: Machine, widest: int | None = None
-) -> LoopRV:
-    """Put spatial nests into one grid of threads and bind it; return the thread's loop.
+    sch: s_tir.Schedule,
+    blocks: Sequence[BlockInfo],
+    machine: Machine,
+    widest: int | None = None,
+) -> tuple[LoopRV, dict[str, LoopRV]]:
+    """Put nests into one grid of threads and bind it.
 
-    Shapes: the flat extent of each output is split into (blocks, threads, elements).  A smaller
-    output gets the same grid and a predicate.  ``widest`` bounds the elements per thread.
+    Returns the thread's loop, and each block's loop over the elements of a vector, if there is
+    one.
+
+    Shapes: the flat spatial extent of each block is split into (blocks, threads, elements).  A
+    smaller output gets the same grid and a predicate.  ``widest`` bounds the elements per thread.
+    Reductions among the blocks must run over the same elements as the output that uses them;
+    their reduction loops stay inside the thread.
     """
-    sizes = [nest.product(list(block.extents)) for block in outputs]
-    vector = vector_length(outputs, sizes, machine)
+    outputs = [block for block in blocks if block.is_output]
+    vector = vector_length(outputs, machine)
     if widest is not None:
         vector = min(vector, widest)
+    sizes = [nest.product(_spatial(block, list(block.extents))) for block in blocks]
     largest = max((size for size in sizes if isinstance(size, int)), default=None)
     threads = THREADS
     if largest is not None:
         while threads > machine.warp and largest < threads * vector * machine.multiprocessors:
             threads //= 2
-    grids, lanes, elements = [], [], []
-    for block, size in zip(outputs, sizes, strict=True):
+    grids, lanes = [], []
+    elements: dict[str, LoopRV] = {}
+    for block, size in zip(blocks, sizes, strict=True):
         handle = sch.get_sblock(block.name)
         loops = sch.get_loops(handle)
+        spatial = _spatial(block, loops)
+        reduced = [loop for loop, kind in zip(loops, block.kinds, strict=True) if kind == "R"]
+        if spatial and reduced:
+            sch.reorder(*spatial, *reduced)
         if vector > 1:
-            loops[-1:] = sch.split(loops[-1], factors=[None, vector])
-            elements.append(loops.pop())
-        flat = nest.fused(sch, elements[-1] if vector > 1 else handle, loops)
+            spatial[-1:] = sch.split(spatial[-1], factors=[None, vector])
+            elements[block.name] = spatial.pop()
+        inside = elements.get(block.name, reduced[0] if reduced else handle)
+        flat = nest.fused(sch, inside, spatial)
         if largest is None or size == largest:
             grid, lane = sch.split(flat, factors=[None, threads])
         else:
@@ -93,13 +117,21 @@ def merge_outputs(
             grid, lane, _ = sch.split(flat, factors=[count, threads, None])
         grids.append(grid)
         lanes.append(lane)
+        if reduced and block.name in elements:
+            sch.reorder(*reduced, elements[block.name])
     grid = nest.merged(sch, grids)
     lane = nest.merged(sch, lanes)
     sch.bind(grid, "blockIdx.x")
     sch.bind(lane, "threadIdx.x")
-    for block, element in zip(outputs, elements, strict=bool(elements)):
-        _move_vectors(sch, block, lane, element, vector)
-    return lane
+    for block in outputs:
+        if block.name in elements:
+            _move_vectors(sch, block, lane, elements[block.name], vector)
+    return lane, elements
+
+
+def _spatial(block: BlockInfo, items: Sequence[Item]) -> list[Item]:
+    """Those of one item per iterator that belong to spatial iterators."""
+    return [item for item, kind in zip(items, block.kinds, strict=True) if kind == "S"]
 
 
 def _move_vectors(
@@ -112,37 +144,54 @@ def _move_vectors(
     they are, unless the condition is the same for the whole vector.
     """
     handle = sch.get_sblock(block.name)
-    around = access.Neighbours(block, length)
-    loads = analysis.loads_of(block.node.body)
-    guarded = bool(access.conditions_of(block.node.body))
-    if guarded and access.contiguous(block, length):
+    if access.conditions_of(block.node.body) and access.contiguous(block, length):
         sch.vectorize(element)
         return
-    for buffer in block.reads:
-        patterns = [load for load in loads if load.source.same_as(buffer)]
-        alike = all(tvm_ffi.structural_equal(load, patterns[0]) for load in patterns[1:])
-        if guarded or not patterns or not alike or not _is_parameter(sch, buffer):
-            continue
-        if around.are_vector(buffer, list(patterns[0].indices)):
-            position = next(
-                number
-                for number, region in enumerate(sch.get(handle).reads)
-                if region.source.same_as(buffer)
-            )
-            fetch = sch.cache_read(handle, position, "local", consumer_blocks=[handle])
-            sch.compute_at(fetch, thread)
-            sch.vectorize(sch.get_loops(fetch)[-1])
+    fetch_vectors(sch, block, thread, length)
     sch.unroll(element)
     store = sch.cache_write(handle, 0, "local")
     sch.reverse_compute_at(store, thread)
     sch.vectorize(sch.get_loops(store)[-1])
 
 
+def fetch_vectors(
+    sch: s_tir.Schedule,
+    block: BlockInfo,
+    loop: LoopRV,
+    length: int,
+    position: int | None = None,
+) -> None:
+    """Load the vectors that a block reads of parameters into registers, inside ``loop``.
+
+    ``position`` is the iterator whose neighbours make the vector, by default the last.  What is
+    read under a condition, or at several places, is left as it is.
+    """
+    if access.conditions_of(block.node.body):
+        return
+    handle = sch.get_sblock(block.name)
+    around = access.Neighbours(block, length, position)
+    loads = analysis.loads_of(block.node.body)
+    for buffer in block.reads:
+        patterns = [load for load in loads if load.source.same_as(buffer)]
+        alike = all(tvm_ffi.structural_equal(load, patterns[0]) for load in patterns[1:])
+        if not patterns or not alike or not _is_parameter(sch, buffer):
+            continue
+        if around.are_vector(buffer, list(patterns[0].indices)):
+            number = next(
+                number
+                for number, region in enumerate(sch.get(handle).reads)
+                if region.source.same_as(buffer)
+            )
+            fetch = sch.cache_read(handle, number, "local", consumer_blocks=[handle])
+            sch.compute_at(fetch, loop)
+            sch.vectorize(sch.get_loops(fetch)[-1])
+
+
 def _is_parameter(sch: s_tir.Schedule, buffer: ir.Var) -> bool:
     return any(buffer.same_as(parameter) for parameter in sch.mod["main"].params)
 
 
-def vector_length(outputs: list[BlockInfo], sizes: list, machine: Machine) -> int:
+def vector_length(outputs: Sequence[BlockInfo], machine: Machine) -> int:
     """Elements per thread: 16 bytes of the widest type, fewer for small or ragged outputs.
 
     Every access must be one vector or one element, and the grid must still fill the machine.
@@ -154,6 +203,7 @@ def vector_length(outputs: list[BlockInfo], sizes: list, machine: Machine) -> in
     for block in outputs:
         while length > 1 and not access.vector_accesses(block, length):
             length //= 2
+    sizes = [nest.product(list(block.extents)) for block in outputs]
     largest = max((size for size in sizes if isinstance(size, int)), default=None)
     if largest is not None:
         while length > 1 and largest < length * THREADS * machine.multiprocessors:

@@ -8,6 +8,7 @@ from tvm.target import Target
 from .. import analysis
 from ..base import ScheduleRule
 from . import contraction as contractions
+from . import normal_form
 from .contraction import Contraction
 from .gemv import choose_split, orient, schedule_gemv
 from .machine import Machine
@@ -51,7 +52,7 @@ def obstacle(schedule: s_tir.Schedule, contraction: Contraction) -> str | None:
     few_rows = orient(contraction)
     if isinstance(few_rows, str) and 1 in (contraction.extent("I"), contraction.extent("J")):
         return few_rows
-    return contractions.obstacle(schedule, contraction)
+    return normal_form.obstacle(schedule, contraction)
 
 
 def schedule_contraction(

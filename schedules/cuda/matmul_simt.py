@@ -14,8 +14,9 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.tirx.expr import Expr
 
 from .. import analysis
-from .contraction import Contraction, normalise
+from .contraction import Contraction
 from .machine import Machine
+from .normal_form import normalise
 
 VECTOR = 4
 FETCH_LATENCY = 700

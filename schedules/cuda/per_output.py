@@ -7,7 +7,6 @@ happens in registers.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 
 from tvm import ir, s_tir, tirx
@@ -15,7 +14,7 @@ from tvm.s_tir.schedule import LoopRV
 
 from .. import analysis
 from ..analysis import BlockInfo
-from . import access, accumulate, injective, nest
+from . import access, accumulate, injective, nest, row_space
 from .machine import Machine
 
 UNROLLED_STEPS = 64
@@ -52,22 +51,45 @@ def reason_against(func: tirx.PrimFunc) -> str | None:
 
 
 def schedule(func: tirx.PrimFunc, machine: Machine) -> s_tir.Schedule:
-    """One grid over the outputs; every reduction inside the thread that uses it."""
+    """One grid over the outputs; every reduction inside the thread that uses it.
+
+    Where each result is used at its own index the reductions share the outputs' nest; elsewhere
+    (a transposed result) they are computed at the thread that asks.
+    """
     sch = prepared(func)
     infos = analysis.blocks(sch)
     reductions = analysis.anchors(infos)
     outputs = [block for block in infos if block.is_output]
-    lanes = vector_of(infos, reductions)
-    thread = injective.merge_outputs(sch, outputs, machine, lanes)
+    if len(reductions) + len(outputs) == len(infos) and _used_in_place(infos):
+        lanes = vector_of(infos, reductions)
+        _, elements = injective.merge_outputs(sch, infos, machine, lanes)
+        for block in reductions:
+            handle = sch.get_sblock(block.name)
+            sch.set_scope(handle, 0, "local")
+            _unroll_window(sch, block, elements.get(block.name))
+        return sch
+    thread, _ = injective.merge_outputs(sch, outputs, machine, 1)
     for block in reversed(infos):
-        if block.is_output:
-            continue
-        handle = sch.get_sblock(block.name)
-        sch.compute_at(handle, thread, preserve_unit_loops=True)
-        sch.set_scope(handle, 0, "local")
-        if block.is_reduction:
-            _order(sch, block, thread)
+        if not block.is_output:
+            injective.keep_in_registers(sch, block, thread)
     return sch
+
+
+def _used_in_place(infos: Sequence[BlockInfo]) -> bool:
+    """Whether every block reads an intermediate's element only at its own spatial iterators."""
+    for edge in row_space.edges_of(infos):
+        reader, writer = infos[edge.consumer], infos[edge.producer]
+        if [str(e) for e in reader.extents] != [
+            str(e) for e, kind in zip(writer.extents, writer.kinds, strict=True) if kind == "S"
+        ]:
+            return False
+        for indices in edge.loads:
+            for index, iterator, extent in zip(
+                indices, reader.iterators, reader.extents, strict=True
+            ):
+                if analysis.static(extent) != 1 and not index.same_as(iterator):
+                    return False
+    return True
 
 
 def vector_of(infos: Sequence[BlockInfo], reductions: Sequence[BlockInfo]) -> int:
@@ -88,26 +110,17 @@ def _last_spatial(block: BlockInfo) -> int:
     return max((n for n, kind in enumerate(block.kinds) if kind == "S"), default=0)
 
 
-def _order(sch: s_tir.Schedule, block: BlockInfo, thread: LoopRV) -> None:
-    """Reduction loops outside, the vector inside; the first value set before the loops."""
+def _unroll_window(sch: s_tir.Schedule, block: BlockInfo, element: LoopRV | None) -> None:
+    """Unroll the reduction loops, vectorise the elements, set the first value before the loops."""
     handle = sch.get_sblock(block.name)
     loops = sch.get_loops(handle)
-    depth = next(n for n, loop in enumerate(loops) if sch.get(loop).same_as(sch.get(thread)))
-    inner = loops[depth + 1 :]
-    kinds = list(block.kinds)
-    if len(inner) != len(kinds):
-        raise ValueError(f"block {block.name} has {len(inner)} loops inside its thread")
-    spatial = [loop for loop, kind in zip(inner, kinds, strict=True) if kind == "S"]
-    reduced = [loop for loop, kind in zip(inner, kinds, strict=True) if kind == "R"]
-    sch.reorder(*reduced, *spatial)
-    sch.annotate(reduced[0], "pragma_auto_unroll_max_step", UNROLLED_STEPS)
-    sch.annotate(reduced[0], "pragma_unroll_explicit", 0)
-    if spatial and analysis.static(sch.get(spatial[-1]).extent) in (2, 4):
-        sch.vectorize(spatial[-1])
-    with contextlib.suppress(s_tir.ScheduleError):
-        # Refused where the flat index no longer divides into affine bindings; the first value is
-        # then set in the first step, which unrolling folds away.
-        sch.decompose_reduction(handle, reduced[0])
+    if element is not None:
+        loops = loops[:-1]
+        sch.vectorize(element)
+    window = loops[-block.kinds.count("R") :]
+    sch.annotate(window[0], "pragma_auto_unroll_max_step", UNROLLED_STEPS)
+    sch.annotate(window[0], "pragma_unroll_explicit", 0)
+    sch.decompose_reduction(handle, window[0])
 
 
 def window_iterators(block: BlockInfo) -> list[ir.Var]:

@@ -16,7 +16,7 @@ from tvm.target import Target
 from .. import analysis
 from ..analysis import BlockInfo
 from ..base import ScheduleRule
-from . import access, accumulate, nest, row_nest, row_plan, row_space, verify
+from . import access, accumulate, nest, row_nest, row_plan, row_registers, row_space, verify
 from .machine import STATIC_SHARED_BYTES, Machine
 from .row_space import RowSpace
 
@@ -61,6 +61,10 @@ def attempt(func: tirx.PrimFunc, machine: Machine, one_row: bool) -> s_tir.Sched
     that does not hold them.
     """
     reason = ""
+    if not one_row:
+        made = in_registers(func, machine)
+        if made is not None:
+            return made
     for keep in (True, False):
         sch = prepared(func, keep)
         space = row_space.find(analysis.blocks(sch), one_row)
@@ -81,6 +85,24 @@ def attempt(func: tirx.PrimFunc, machine: Machine, one_row: bool) -> s_tir.Sched
             if not reason:
                 return sch
     return reason
+
+
+def in_registers(func: tirx.PrimFunc, machine: Machine) -> s_tir.Schedule | None:
+    """The group with its rows in registers, or ``None`` where a row does not divide."""
+    sch = prepared(func, keep=True)
+    row_registers.stage_inputs(sch)
+    infos = analysis.blocks(sch)
+    space = row_space.find(infos)
+    if isinstance(space, str) or not space.extents:
+        return None
+    chosen = row_registers.plan(infos, space, machine)
+    if chosen is None:
+        return None
+    try:
+        row_registers.build(sch, infos, chosen)
+    except s_tir.ScheduleError:
+        return None  # the plain row nest has fewer demands
+    return sch if verify.one_kernel(sch.mod["main"], machine) is None else None
 
 
 def _one_row_reason(infos: Sequence[BlockInfo], space: RowSpace) -> str:

@@ -11,6 +11,7 @@ from .. import analysis
 from ..analysis import BlockInfo
 from . import nest
 from .row_plan import RowPlan, is_shared_row
+from .row_space import RowSpace
 
 
 def build(sch: s_tir.Schedule, infos: Sequence[BlockInfo], row_plan: RowPlan, shared: str) -> None:
@@ -18,41 +19,53 @@ def build(sch: s_tir.Schedule, infos: Sequence[BlockInfo], row_plan: RowPlan, sh
 
     ``shared`` is the storage scope of rows that are kept.
     """
-    count = nest.product(list(row_plan.space.extents))
-    grids: list[LoopRV] = []
-    members: list[LoopRV] = []
-    inner: list[list[LoopRV]] = []
-    for block, positions in zip(infos, row_plan.space.positions, strict=True):
-        handle = sch.get_sblock(block.name)
-        loops = sch.get_loops(handle)
-        if positions is None:
-            row, rest = sch.split(nest.fused(sch, handle, loops), factors=[count, None])
-            left = [rest]
-        else:
-            rows = [loops[position] for position in positions]
-            left = [loop for number, loop in enumerate(loops) if number not in positions]
-            if rows:
-                sch.reorder(*rows, *left)
-            row = nest.fused(sch, left[0] if left else handle, rows)
-        grid, member = sch.split(row, factors=[None, row_plan.rows])
-        grids.append(grid)
-        members.append(member)
-        inner.append(left)
-    grid = nest.merged(sch, grids)
-    member = nest.merged(sch, members)
-    sch.bind(grid, "blockIdx.x")
-    sch.bind(member, "threadIdx.x" if row_plan.columns else "threadIdx.y")
+    axis = "threadIdx.x" if row_plan.columns else "threadIdx.y"
+    inner = merge_rows(sch, infos, row_plan.space, row_plan.rows, axis)
     for number, (block, positions) in enumerate(zip(infos, row_plan.space.positions, strict=True)):
         if not block.is_output:
             if positions is not None and len(positions) > 1:
-                _flatten_rows(sch, block, positions)
+                flatten_rows(sch, block, positions)
             scope = shared if is_shared_row(infos, row_plan.space, number) else "local"
             sch.set_scope(sch.get_sblock(block.name), 0, scope)
     for block, left in zip(infos, inner, strict=True):
         _distribute(sch, block, left, row_plan)
 
 
-def _flatten_rows(sch: s_tir.Schedule, block: BlockInfo, positions: tuple[int, ...]) -> None:
+def merge_rows(
+    sch: s_tir.Schedule, infos: Sequence[BlockInfo], space: RowSpace, rows: int, axis: str
+) -> list[list[LoopRV]]:
+    """One loop over all rows, split into thread blocks of ``rows`` rows along ``axis``, bound.
+
+    Returns each block's loops inside a row.
+    """
+    count = nest.product(list(space.extents))
+    grids: list[LoopRV] = []
+    members: list[LoopRV] = []
+    inner: list[list[LoopRV]] = []
+    for block, positions in zip(infos, space.positions, strict=True):
+        handle = sch.get_sblock(block.name)
+        loops = sch.get_loops(handle)
+        if positions is None:
+            row, rest = sch.split(nest.fused(sch, handle, loops), factors=[count, None])
+            left = [rest]
+        else:
+            outer = [loops[position] for position in positions]
+            left = [loop for number, loop in enumerate(loops) if number not in positions]
+            if outer:
+                sch.reorder(*outer, *left)
+            row = nest.fused(sch, left[0] if left else handle, outer)
+        grid, member = sch.split(row, factors=[None, rows])
+        grids.append(grid)
+        members.append(member)
+        inner.append(left)
+    grid = nest.merged(sch, grids)
+    member = nest.merged(sch, members)
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(member, axis)
+    return inner
+
+
+def flatten_rows(sch: s_tir.Schedule, block: BlockInfo, positions: tuple[int, ...]) -> None:
     """Give an intermediate one row dimension, so that TVM can tell that it needs one row of it.
 
     Shapes: (rows_0, rows_1, ..., rest) -> (rows_0 * rows_1 * ..., rest).

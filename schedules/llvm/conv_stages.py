@@ -110,7 +110,8 @@ def vectorise_last(
 
     With ``fuse`` the loop is first fused with those around it until it fills a vector.
     """
-    *outer, loop = sch.get_loops(block)
+    # Loops further out may be shared with other blocks and cannot be fused.
+    *outer, loop = sch.get_loops(block)[-len(sch.get(block).iter_vars) :]
     extent = static(sch.get(loop).extent)
     while extent is not None and extent < machine.lanes and fuse and outer:
         loop = sch.fuse(outer.pop(), loop)

@@ -16,18 +16,20 @@ from .matmul_nest import Nest
 from .microkernel import Problem, Tile
 
 #: Up to this many rows dot products beat packing the transposed operand.
-_MOST_ROWS = 4
+_MOST_ROWS = 8
 #: Partial sums (vectors) of one tile; they stay in registers.
-_PARTIAL_SUMS = 8
+_PARTIAL_SUMS = 16
 
 
-def dot_tile(problem: Problem, lanes: int) -> Tile | None:
+def dot_tile(problem: Problem, machine: Machine, lanes: int) -> Tile | None:
     """The tile of ``dot_loops``; ``None`` where the rows are many or the reduction is ragged."""
     if problem.rows is None or problem.columns is None or problem.reduction is None:
         return None
-    if problem.rows > _MOST_ROWS or problem.reduction % lanes or problem.reduction <= lanes:
+    if problem.rows > min(_MOST_ROWS, machine.vector_registers // 2):
         return None
-    columns = min(max(1, _PARTIAL_SUMS // problem.rows), problem.columns)
+    if problem.reduction % lanes or problem.reduction <= lanes:
+        return None
+    columns = min(max(1, _PARTIAL_SUMS // problem.rows), problem.columns, 8)
     return Tile(problem.rows, 1, 1 << (columns.bit_length() - 1))
 
 
@@ -43,15 +45,16 @@ def dot_loops(schedule: s_tir.Schedule, nest: Nest, tile: Tile, machine: Machine
         schedule.compute_inline(nest.operands.panel)
     anchor = nest.anchor.handle
     before = schedule.get_loops(anchor)
-    column_at, row_at = (_index(schedule, before, loop) for loop in (nest.column, nest.row))
+    column_at, row_at, total_at = (
+        _index(schedule, before, loop) for loop in (nest.column, nest.row, nest.reduction[0])
+    )
     _, lane = schedule.split(nest.reduction[0], [None, machine.lanes_of(nest.anchor.dtype)])
     partial = schedule.rfactor(lane, len(nest.anchor.writes[0].shape))
-    loops = list(schedule.get_loops(anchor))
-    if len(loops) < len(before):
-        # ``rfactor`` drops the unit loop that stands for the missing rows of a vector.
-        loops.insert(row_at, schedule.add_unit_loop(anchor))
-    column, row, total = loops[column_at], loops[row_at], loops[-1]
-    outer = [loop for n, loop in enumerate(loops[:-1]) if n not in (column_at, row_at)]
+    # The totals keep the anchor's loops, with the lanes in the place of the reduction.
+    loops = schedule.get_loops(anchor)
+    column, row, total = loops[column_at], loops[row_at], loops[total_at]
+    inner = (column_at, row_at, total_at)
+    outer = [loop for position, loop in enumerate(loops) if position not in inner]
     column_tile, column_inner = schedule.split(column, [None, tile.columns])
     schedule.reorder(*outer, column_tile, row, column_inner, total)
     column_tiles = schedule.get(column_tile).extent

@@ -10,14 +10,15 @@ from ..base import ScheduleRule
 from .injective import schedule_elementwise
 from .machine import Machine, machine_of
 from .nest import (
+    block_reason,
     divisor_extent,
-    has_plain_loops,
     inline_intermediates,
     long_iterators,
     separate_outputs,
     simplified,
-    worth_parallel,
+    structure_reason,
 )
+from .work import worth_parallel
 
 #: Vectors of neighbouring results that a reduction computes at once.
 _COLUMNS = 4
@@ -28,7 +29,8 @@ class GenericRule(ScheduleRule):
 
     Elementwise blocks are inlined, or get a vectorised parallel nest; reductions run in parallel
     over their results, vectorised where neighbouring results are contiguous; blocks of any other
-    structure (scans, sorts, calls) stay as they are.
+    structure (scans, sorts, calls), and functions with statements outside blocks, stay as they
+    are.
     """
 
     name = "llvm.generic"
@@ -41,12 +43,13 @@ class GenericRule(ScheduleRule):
         """See :meth:`ScheduleRule.schedule`."""
         machine = machine_of(target)
         schedule = s_tir.Schedule(func)
-        if not isinstance(func.body, s_tir.SBlockRealize):
+        if structure_reason(func) is not None:
             return schedule
         separate_outputs(schedule)
         inline_intermediates(schedule)
-        for info in blocks(schedule):
-            if info.store is None or not has_plain_loops(schedule, info):
+        infos = blocks(schedule)
+        for info in infos:
+            if block_reason(schedule, infos, info) is not None:
                 continue
             if info.is_injective:
                 schedule_elementwise(schedule, [info], machine)

@@ -14,23 +14,21 @@ from ..analysis import BlockInfo, blocks, loads_of, static, variables_of
 from ..base import ScheduleRule
 from .machine import Machine, machine_of
 from .nest import (
-    has_plain_loops,
+    block_reason,
     inline_intermediates,
-    is_expensive,
     long_iterators,
     parallelize,
     reads_identically,
     separate_outputs,
     simplified,
-    worth_parallel,
+    structure_reason,
 )
+from .work import is_expensive, worth_parallel
 
 #: Vectors in flight: of cheap elements, and of elements with calls such as exp.
 _VECTORS, _EXPENSIVE_VECTORS = 4, 2
 #: Elements of a chunk of a contiguous loop that no vector divides.
 _SHORTEST_CHUNK, _LONGEST_CHUNK = 1024, 16384
-#: Edge of the square tiles in which transposed operands are read.
-_TILE = 16
 
 
 class InjectiveRule(ScheduleRule):
@@ -40,19 +38,17 @@ class InjectiveRule(ScheduleRule):
 
     def check(self, func: tirx.PrimFunc, target: Target) -> str | None:
         """See :meth:`ScheduleRule.check`."""
-        if not isinstance(func.body, s_tir.SBlockRealize):
-            return "the function has no root block"
+        if (reason := structure_reason(func)) is not None:
+            return reason
         schedule = s_tir.Schedule(func)
         infos = blocks(schedule)
         if not infos:
             return "the function has no block"
         for info in infos:
-            if info.store is None or len(info.writes) != 1:
-                return f"block {info.name} is not one store"
+            if (reason := block_reason(schedule, infos, info)) is not None:
+                return reason
             if not info.is_injective:
                 return f"block {info.name} is not data parallel"
-            if not has_plain_loops(schedule, info):
-                return f"block {info.name} has been scheduled already"
         return None
 
     def schedule(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule:
@@ -108,7 +104,8 @@ def schedule_elementwise(
     nests = []
     flat = all(_is_flat(info) for info in infos)
     pieces = math.gcd(*(_uniform_extent(info) for info in infos))
-    transposed = next(filter(None, map(_transposed_axis, infos)), None)
+    axes = map(_transposed_axis, infos)
+    transposed = next((axis for axis in axes if axis is not None), None)
     for info in infos:
         loops = list(schedule.get_loops(info.handle))
         if not loops:
@@ -229,7 +226,7 @@ def _split_rows(
     inner = schedule.fuse(*loops[positions[-1] :])
     outer = loops[: positions[-1]]
     if transposed is not None:
-        return _split_tiles(schedule, outer, inner, positions[transposed])
+        return _split_tiles(schedule, outer, inner, positions[transposed], lanes)
     levels = [schedule.fuse(*outer)] if outer else []
     extent = static(schedule.get(inner).extent)
     if extent is not None and pieces and pieces < extent:
@@ -245,17 +242,25 @@ def _split_rows(
 
 
 def _split_tiles(
-    schedule: s_tir.Schedule, outer: list[LoopRV], inner: LoopRV, axis: int
+    schedule: s_tir.Schedule, outer: list[LoopRV], inner: LoopRV, axis: int, lanes: int
 ) -> list[LoopRV]:
-    """Square tiles of the axis that an operand is contiguous along and of the last one.
+    """Tiles of the axis that an operand is contiguous along and of the last one.
 
     Each cache line that a tile reads is then used whole while it is in cache.
     """
     other = outer[axis]
     sizes = [static(schedule.get(loop).extent) for loop in (other, inner)]
-    tiles = [math.gcd(size, _TILE) if size is not None else 1 for size in sizes]
-    other_tile, other_inner = schedule.split(other, factors=[None, tiles[0]])
-    inner_tile, inner_inner = schedule.split(inner, factors=[None, tiles[1]])
+    other_size, inner_size = (
+        1 if size is None else math.gcd(size, tile)
+        for size, tile in zip(sizes, (2 * lanes, lanes), strict=True)
+    )
+    other_tile, other_inner = schedule.split(other, factors=[None, other_size])
+    inner_tile, inner_inner = schedule.split(inner, factors=[None, inner_size])
     rest = [loop for position, loop in enumerate(outer) if position != axis]
     schedule.reorder(*rest, other_tile, inner_tile, other_inner, inner_inner)
+    # LLVM's own vectoriser would use gather instructions, which are slower than single loads.
+    if 2 * inner_size >= lanes:
+        schedule.vectorize(inner_inner)
+    else:
+        schedule.unroll(inner_inner)
     return [schedule.fuse(*rest, other_tile, inner_tile), other_inner]

@@ -64,7 +64,7 @@ class MatmulRule(ScheduleRule):
         lanes = machine.lanes_of(nest.anchor.dtype)
         choices = [(tile_loops, tile) for tile in ranked_tiles(nest.problem, machine, lanes)]
         if nest.operands.along_reduction:
-            special, build_special = dot_tile(nest.problem, lanes), dot_loops
+            special, build_special = dot_tile(nest.problem, machine, lanes), dot_loops
         elif nest.operands.panel is None:
             special, build_special = stream_tile(nest.problem, machine, lanes), stream_loops
         else:

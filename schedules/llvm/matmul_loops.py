@@ -12,7 +12,7 @@ from ..analysis import static
 from .edges import Edge, move_last_tiles_inwards, separate_interior
 from .machine import Machine
 from .matmul_nest import Nest
-from .microkernel import Problem, Tile, row_blocks, vectorize_inner
+from .microkernel import Problem, Tile, row_blocks, transpose_inner, vectorize_inner
 
 #: Up to this many rows the right operand is streamed instead of tiled.
 _STREAMED_ROWS = 4
@@ -71,7 +71,32 @@ def tile_loops(schedule: s_tir.Schedule, nest: Nest, tile: Tile, machine: Machin
         schedule.parallel(fused)
     inner_rows = None if nest.problem.rows is None else row_tile
     panel = nest.operands.panel
+    if panel is None and _rows_alias(nest.problem, tile, blocks):
+        panel = schedule.cache_read(nest.anchor.handle, _right_read(schedule, nest), "global")
     return Loops(fused, inner_rows, nest.reduction[0], blocks, column_tiles, row_tiles, panel)
+
+
+def _rows_alias(problem: Problem, tile: Tile, blocks: int) -> bool:
+    """Whether the right operand's rows fall on the same few cache sets, so that packing pays.
+
+    That happens where the distance of two rows is a multiple of a page; a packed panel costs one
+    copy per block of rows and is read once per tile of rows.
+    """
+    if problem.rows is None or problem.columns is None or problem.reduction is None:
+        return False
+    tiles = problem.rows // (tile.rows * blocks)
+    return tiles >= 4 and problem.reduction >= 256 and problem.columns * 4 % 4096 == 0
+
+
+def _right_read(schedule: s_tir.Schedule, nest: Nest) -> int:
+    """Which of the anchor's reads is the right operand: the one that the column iterator indexes."""
+    block = schedule.get(nest.anchor.handle)
+    column = block.iter_vars[nest.column_position].var
+    for number, region in enumerate(block.reads):
+        used = [v for part in region.region for v in analysis.variables_of(part.min)]
+        if any(column.same_as(variable) for variable in used):
+            return number
+    raise ValueError("no read of the anchor uses its columns")
 
 
 def stream_tile(problem: Problem, machine: Machine, lanes: int) -> Tile | None:
@@ -141,7 +166,10 @@ def finish_operands(
     """Place the operand blocks that were not inlined, and separate the sums' initialisation."""
     if loops.panel is not None:
         schedule.compute_at(loops.panel, loops.parallel)
-        vectorize_inner(schedule, loops.panel, 1, tile.lanes)
+        if nest.operands.along_reduction:
+            transpose_inner(schedule, loops.panel, 1, machine.lanes)
+        else:
+            vectorize_inner(schedule, loops.panel, 1, tile.lanes)
     schedule.decompose_reduction(nest.anchor.handle, loops.reduction)
     main = schedule.get(loops.parallel)
     for info in analysis.blocks(schedule):

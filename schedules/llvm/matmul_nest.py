@@ -27,6 +27,7 @@ class Nest:
     row_extent: ir.Expr
     column_extent: ir.Expr
     problem: Problem
+    column_position: int
 
 
 def find_nest(schedule: s_tir.Schedule) -> Nest:
@@ -70,6 +71,7 @@ def find_nest(schedule: s_tir.Schedule) -> Nest:
         row_extent=schedule.get(row).extent,
         column_extent=schedule.get(column).extent,
         problem=problem,
+        column_position=form.columns[-1],
     )
 
 

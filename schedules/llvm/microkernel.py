@@ -140,3 +140,21 @@ def vectorize_inner(schedule: s_tir.Schedule, block: SBlockRV, depth: int, lanes
     if lanes > 1:
         _, inner = schedule.split(loops[-1], [None, lanes])
         schedule.vectorize(inner)
+
+
+def transpose_inner(schedule: s_tir.Schedule, block: SBlockRV, depth: int, lanes: int) -> None:
+    """Vectorise a transposing copy so that each source line is used up while it is in the cache.
+
+    Its two innermost loops ``(a, b)``, of which ``a`` is contiguous in the source, become
+    ``(a outer, b outer, a inner, b lanes)``.
+    """
+    loops = schedule.get_loops(block)[depth:]
+    extents = [static(schedule.get(loop).extent) for loop in loops[-2:]]
+    if len(loops) < 2 or any(extent is None or extent % lanes for extent in extents):
+        vectorize_inner(schedule, block, depth, lanes)
+        return
+    outer, inner = schedule.split(loops[-2], [None, lanes])
+    vectors, lane = schedule.split(loops[-1], [None, lanes])
+    schedule.reorder(outer, vectors, inner, lane)
+    schedule.unroll(inner)
+    schedule.vectorize(lane)

@@ -1,101 +1,56 @@
-"""Steps that the row, injective and generic rules share: inline, fuse, vectorise, parallelise."""
+"""Steps that the row, injective and generic rules share: inline, split, merge, parallelise."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from ..analysis import BlockInfo, blocks, calls_of, consumers, loads_of, static
-from .machine import Machine
+from ..analysis import BlockInfo, blocks, consumers, loads_of, static
+from .work import expression_size, is_expensive, iterations
 
-#: Calls that cost about an instruction or vanish; every other call counts as expensive.
-_CHEAP_CALLS = frozenset(
-    f"tirx.{name}"
-    for name in (
-        *("if_then_else", "likely", "reinterpret", "fabs", "floor", "ceil", "trunc", "nearbyint"),
-        *("round", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left"),
-        *("shift_right", "sqrt", "rsqrt"),
-    )
-)
 #: Expressions larger than this are not inlined further: chains such as x * f(x) double each time.
 _LARGEST_EXPRESSION = 200
-#: Operations that an expensive call counts for.
-_CALL_OPERATIONS = 16
-#: Operations that the traffic of one vector from beyond the L2 cache counts for.
-_MEMORY_OPERATIONS = 24
-#: A parallel loop pays from this many times ``Machine.grain`` on (measured: 15 microseconds).
-_FORKS_WORTH = 4
-#: Extent that stands for a symbolic one where work is estimated.
-_SYMBOLIC_EXTENT = 128
+#: Longest loop of whole vectors that is unrolled to resolve the condition of a partial one.
+_LONGEST_UNROLLED = 32
+_PARTITION = "pragma_loop_partition_hint"
 
 
-def expression_size(expression: ir.Expr) -> int:
-    """How many operations and loads an expression has, as a tree, without those in indices.
+def structure_reason(func: tirx.PrimFunc) -> str | None:
+    """Why the steps of this file cannot take a function apart; ``None`` if they can."""
+    if not isinstance(func.body, s_tir.SBlockRealize) or func.body.block.name_hint != "root":
+        return "the function has no root block"
+    loose: list[tirx.Stmt] = []
 
-    An expensive call counts for the operations that it is made of.
-    """
-    count = _CALL_OPERATIONS * sum(map(_is_expensive_call, calls_of(expression)))
+    def visit(node: tirx.Stmt) -> tvm_ffi.structural.WalkResult:
+        if isinstance(node, s_tir.SBlock):
+            return tvm_ffi.structural.WalkResult.SKIP
+        if isinstance(node, tirx.BufferStore | tirx.Evaluate):
+            loose.append(node)
+        return tvm_ffi.structural.WalkResult.ADVANCE
 
-    def visit(node: ir.Expr) -> tvm_ffi.structural.WalkResult:
-        nonlocal count
-        count += 1
-        load = isinstance(node, ir.TensorLoad)
-        return tvm_ffi.structural.WalkResult.SKIP if load else tvm_ffi.structural.WalkResult.ADVANCE
-
-    tvm_ffi.structural_walk(expression, (ir.Expr, visit), order="pre")
-    return count
-
-
-def is_expensive(expression: ir.Expr) -> bool:
-    """Whether an expression calls a function that takes many instructions, such as exp."""
-    return any(_is_expensive_call(call) for call in calls_of(expression))
+    tvm_ffi.structural_walk(func.body.block.body, (tirx.Stmt, visit), order="pre")
+    return "there are statements outside blocks" if loose else None
 
 
-def _is_expensive_call(call: ir.Call) -> bool:
-    return not isinstance(call.op, ir.Op) or call.op.name not in _CHEAP_CALLS
-
-
-def iterations(info: BlockInfo) -> int:
-    """How often a block runs; symbolic extents count as a typical length."""
-    return math.prod(static(extent) or _SYMBOLIC_EXTENT for extent in info.extents)
-
-
-def worth_parallel(infos: Sequence[BlockInfo], machine: Machine) -> bool:
-    """Whether a parallel loop over what the blocks do pays for its fork and join.
-
-    Work is counted in vector operations, and traffic beyond the L2 cache in as many as could
-    be done meanwhile.
-    """
-    work = 0
-    for info in infos:
-        operations = 1
-        if info.store is not None:
-            operations += expression_size(info.store.value)
-        work += iterations(info) * operations // machine.lanes_of(info.dtype)
-    touched: list[ir.Var] = []
-    for buffer in (buffer for info in infos for buffer in (*info.reads, *info.writes)):
-        if not any(buffer.same_as(known) for known in touched):
-            touched.append(buffer)
-    traffic = sum(_bytes_of(buffer, infos) for buffer in touched)
-    if 4 * traffic > 3 * machine.l2_bytes:
-        work += traffic * _MEMORY_OPERATIONS // (machine.vector_bits // 8)
-    return work >= _FORKS_WORTH * machine.grain
-
-
-def _bytes_of(buffer: ir.Var, infos: Sequence[BlockInfo]) -> int:
-    """The size of a buffer, but no more than the blocks can touch of it (a table of rows)."""
-    elements = math.prod(static(size) or _SYMBOLIC_EXTENT for size in buffer.shape)
-    touched = sum(
-        iterations(info)
-        for info in infos
-        if any(buffer.same_as(other) for other in (*info.reads, *info.writes))
-    )
-    bits = int("".join(filter(str.isdigit, str(buffer.dtype))) or 8)
-    return min(elements, touched) * bits // 8
+def block_reason(
+    schedule: s_tir.Schedule, infos: Sequence[BlockInfo], info: BlockInfo
+) -> str | None:
+    """Why a block is not one plain loop nest that computes each of its values once."""
+    if info.store is None or len(info.writes) != 1:
+        return f"block {info.name} is not one store"
+    if "O" in info.kinds:
+        return f"block {info.name} has an iterator that is neither spatial nor reduced"
+    if not has_plain_loops(schedule, info):
+        return f"block {info.name} has been scheduled already"
+    target = info.writes[0]
+    if info.is_injective and any(target.same_as(buffer) for buffer in info.reads):
+        return f"block {info.name} reads what it writes"
+    if sum(target.same_as(buffer) for other in infos for buffer in other.writes) > 1:
+        return f"block {info.name} shares what it writes with another block"
+    return None
 
 
 def separate_outputs(schedule: s_tir.Schedule) -> None:
@@ -189,19 +144,34 @@ def vector_extent(extent: int, lanes: int, vectors: int, expensive: bool = False
     return min((width for width in widths if width <= extent), key=lambda width: extent % width)
 
 
-def split_vector(schedule: s_tir.Schedule, loop: LoopRV, width: int) -> LoopRV:
+def split_vector(schedule: s_tir.Schedule, loop: LoopRV, width: int) -> LoopRV | None:
     """Split a vector loop of ``width`` off ``loop`` and return it.
 
-    Where ``width`` does not divide the extent, TVM's LoopPartition is asked to cut the partial
-    vector off, so that the whole vectors run without a condition.
+    Where ``width`` does not divide a static extent, the partial vector at the end is cut off, so
+    that the whole vectors run without a condition: by TVM's LoopPartition, or by unrolling in
+    functions with symbolic shapes, where LoopPartition of a static loop raises (it mixes int32
+    and int64).  ``None``, with nothing done, where neither is possible.
     """
     extent = static(schedule.get(loop).extent)
-    if extent == width:
-        return schedule.split(loop, factors=[1, width])[1]
-    outer, inner = schedule.split(loop, factors=[None, width])
-    if extent is None or extent % width:
-        schedule.annotate(outer, "pragma_loop_partition_hint", 1)
+    if extent is None:
+        outer, inner = schedule.split(loop, factors=[None, width])
+        schedule.annotate(outer, _PARTITION, 1)
+        return inner
+    partial = extent % width != 0
+    symbolic = partial and _has_symbolic_shapes(schedule)
+    if symbolic and extent // width >= _LONGEST_UNROLLED:
+        return None
+    outer, inner = schedule.split(loop, factors=[-(-extent // width), width])
+    if symbolic:
+        schedule.unroll(outer)
+    elif partial:
+        schedule.annotate(outer, _PARTITION, 1)
     return inner
+
+
+def _has_symbolic_shapes(schedule: s_tir.Schedule) -> bool:
+    parameters = schedule.mod["main"].params
+    return any(static(size) is None for buffer in parameters for size in buffer.shape)
 
 
 def vectorize_inner(schedule: s_tir.Schedule, loop: LoopRV, lanes: int, vectors: int = 1) -> None:
@@ -215,7 +185,8 @@ def vectorize_inner(schedule: s_tir.Schedule, loop: LoopRV, lanes: int, vectors:
         return
     for width in (count * lanes for count in range(vectors, 0, -1)):
         if extent % width == 0:
-            schedule.vectorize(split_vector(schedule, loop, width))
+            _, inner = schedule.split(loop, factors=[None, width])
+            schedule.vectorize(inner)
             return
 
 

@@ -13,37 +13,31 @@ from dataclasses import dataclass, field
 
 import tvm_ffi
 from tvm import ir, s_tir, tirx
-from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.s_tir.schedule import LoopRV
 from tvm.target import Target
 
 from ..analysis import BlockInfo, blocks, consumers, loads_of, static, variables_of
 from ..base import ScheduleRule
 from .machine import Machine, machine_of
 from .nest import (
-    divisor_extent,
-    has_plain_loops,
+    block_reason,
     inline_intermediates,
-    is_expensive,
     long_iterators,
     parallelize,
     reads_identically,
     separate_outputs,
     simplified,
-    split_vector,
-    vector_extent,
+    structure_reason,
     vectorize_inner,
-    worth_parallel,
 )
+from .reduce import schedule_columns, schedule_partials
+from .work import worth_parallel
 
-#: Vectors of partial results of one reduction: enough to hide the latency of an addition.
-_ACCUMULATORS = 8
 #: Vectors of elementwise work in flight.
 _ELEMENT_VECTORS = 2
 #: Longest row, in elements, that is kept on a thread's stack; elsewhere TVM asks its allocator
 #: for it again in every iteration of a parallel loop.
 _STACK_ELEMENTS = 8192
-#: Vectors of neighbouring results that are reduced at once.
-_COLUMNS = 4
 
 
 @dataclass(frozen=True)
@@ -65,25 +59,21 @@ class RowRule(ScheduleRule):
 
     name = "llvm.row"
 
-    def check(self, func: tvm_ffi.Object, target: Target) -> str | None:
+    def check(self, func: tirx.PrimFunc, target: Target) -> str | None:
         """See :meth:`ScheduleRule.check`."""
-        if not isinstance(func.body, s_tir.SBlockRealize):
-            return "the function has no root block"
+        if (reason := structure_reason(func)) is not None:
+            return reason
         schedule = s_tir.Schedule(func)
         infos = blocks(schedule)
         for info in infos:
-            if info.store is None or len(info.writes) != 1:
-                return f"block {info.name} is not one store"
-            if "O" in info.kinds:
-                return f"block {info.name} has an iterator that is neither spatial nor reduced"
-            if not has_plain_loops(schedule, info):
-                return f"block {info.name} has been scheduled already"
+            if (reason := block_reason(schedule, infos, info)) is not None:
+                return reason
         reductions = [info for info in infos if info.is_reduction]
         if not reductions:
             return "no block reduces"
         return next(filter(None, map(_reduction_reason, reductions)), None)
 
-    def schedule(self, func: tvm_ffi.Object, target: Target, tunable: bool) -> s_tir.Schedule:
+    def schedule(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule:
         """See :meth:`ScheduleRule.schedule`."""
         machine = machine_of(target)
         schedule = s_tir.Schedule(func)
@@ -186,12 +176,12 @@ def _schedule_segment(schedule: s_tir.Schedule, segment: Segment, machine: Machi
         lanes = machine.lanes_of(info.dtype)
         rows, inner = _split_loops(schedule, segment, info)
         if not segment.contiguous:
-            handles = _schedule_columns(schedule, info, rows, inner, lanes)
+            handles = schedule_columns(schedule, info, rows, inner, lanes)
         else:
             schedule.fuse(*rows)
             handles = [info.handle]
             if info.is_reduction:
-                handles = _schedule_partials(schedule, info.handle, inner, lanes)
+                handles = schedule_partials(schedule, info.handle, inner, lanes)
             elif inner:
                 _schedule_elements(schedule, segment, info, inner, lanes)
         row_loops.extend(schedule.get_loops(handle)[0] for handle in handles)
@@ -248,77 +238,3 @@ def _stays_inside(segment: Segment, info: BlockInfo) -> bool:
     return not info.is_output and all(
         any(reader is inside for inside in segment.infos) for reader in readers
     )
-
-
-def _schedule_columns(
-    schedule: s_tir.Schedule,
-    info: BlockInfo,
-    rows: list[LoopRV],
-    inner: list[LoopRV],
-    lanes: int,
-) -> list[SBlockRV]:
-    """Reduce a vector of neighbouring results at once: move it inside the reduction.
-
-    Where no vector divides the columns, all of them move inside, for LLVM to vectorise.
-    """
-    last = max(
-        position for position, loop in enumerate(rows) if static(schedule.get(loop).extent) != 1
-    )
-    outer = rows[:last]
-    columns = schedule.fuse(*rows[last:])
-    extent = static(schedule.get(columns).extent)
-    width = None if extent is None else divisor_extent(extent, lanes, _COLUMNS)
-    if width is not None:
-        chunk, columns = schedule.split(columns, factors=[None, width])
-        outer = [*outer, chunk]
-    if not outer:
-        outer = [schedule.add_unit_loop(columns)]
-    schedule.reorder(*outer, *inner, columns)
-    schedule.fuse(*outer)
-    if width is not None:
-        schedule.vectorize(columns)
-    if info.is_reduction:
-        schedule.decompose_reduction(info.handle, schedule.get_loops(info.handle)[1])
-    return [info.handle]
-
-
-def _schedule_partials(
-    schedule: s_tir.Schedule, block: SBlockRV, inner: list[LoopRV], lanes: int
-) -> list[SBlockRV]:
-    """Split a reduction into vectors of partial results and the folds to one value, in order.
-
-    Before: ``s[row] += x[row, k]``.  After, for 8 vectors of 16 lanes: ``a[row, 0:128] +=
-    x[row, k0 + 0:128]``; ``b[row, 0:16] += a[...]``; ``c[row, 0:4] += b[...]``;
-    ``s[row] += c[row, 0:4]``.  LLVM keeps all of it in registers.
-    """
-    reduced = schedule.fuse(*inner)
-    extent = static(schedule.get(reduced).extent)
-    store = schedule.get(block).body
-    expensive = isinstance(store, tirx.BufferStore) and is_expensive(store.value)
-    width = lanes
-    if extent is not None:
-        width = vector_extent(extent, lanes, _ACCUMULATORS, expensive)
-    axis = len(schedule.get(block).writes[0].source.shape)
-    pieces: list[SBlockRV] = []
-    remaining = extent
-    for narrower in (width, lanes, lanes // 2, lanes // 4) if width is not None else ():
-        if narrower < 2 or (remaining is not None and remaining <= narrower):
-            continue
-        if pieces and remaining % narrower:
-            continue
-        partial = split_vector(schedule, schedule.get_loops(block)[-1], narrower)
-        piece = schedule.rfactor(partial, factor_axis=axis)
-        folded, vector = schedule.get_loops(piece)[-2:]
-        schedule.vectorize(vector)
-        if pieces:
-            schedule.unroll(folded)
-        pieces.append(piece)
-        remaining = narrower
-    if remaining is not None and remaining <= lanes:
-        schedule.unroll(schedule.get_loops(block)[-1])
-    pieces.append(block)
-    for piece in pieces:
-        # The iterators after the spatial ones of the row: the folded axis, then the vector.
-        position = -1 if piece is block else -2
-        schedule.decompose_reduction(piece, schedule.get_loops(piece)[position])
-    return pieces

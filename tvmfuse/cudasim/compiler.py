@@ -36,6 +36,7 @@ _CUDA_HEADERS = (
 )
 _LIBRARY_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-w", "-U_FORTIFY_SOURCE", "-pthread")
 _KERNEL_FLAGS = (
+    "-xc++",  # the file has the name of CUDA source, which line tables and findings give
     "-std=c++17",
     "-fPIC",
     "-w",
@@ -106,7 +107,7 @@ def build_kernels(source: str, instrumented: bool) -> Path:
 
         def build(target: Path) -> None:
             with tempfile.TemporaryDirectory() as scratch:
-                file = Path(scratch) / FILE_NAME.replace(".cu", ".cpp")
+                file = Path(scratch) / FILE_NAME
                 file.write_text(code, encoding="utf-8")
                 built = Path(scratch) / "kernel.o"
                 include = ("-I", str(headers), "-I", str(DEVICE), "-include", "cudasim.h")
@@ -125,7 +126,10 @@ def _build_libraries(directory: Path) -> None:
     link = ("-L", str(directory), "-lcudasim", "-Wl,-rpath,$ORIGIN")
     versions = f"-Wl,--version-script={DEVICE / 'runtime.ldscript'}"
     _compile((*_LIBRARY_FLAGS, *core, "-ldl", "-o", str(directory / _CORE)))
-    for file, library, extra in (("driver.cpp", _DRIVER, ()), ("cudart.cpp", _RUNTIME, (versions,))):
+    for file, library, extra in (
+        ("driver.cpp", _DRIVER, ()),
+        ("cudart.cpp", _RUNTIME, (versions,)),
+    ):
         name = f"-Wl,-soname,{library}"
         target = str(directory / library)
         _compile((*_LIBRARY_FLAGS, str(DEVICE / file), name, *extra, *link, "-o", target))

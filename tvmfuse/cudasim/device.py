@@ -11,7 +11,7 @@ from tvmfuse.cudasim.compiler import build_kernels
 from tvmfuse.cudasim.errors import CudasimError
 from tvmfuse.cudasim.findings import Finding, read_findings
 from tvmfuse.cudasim.stand_ins import load_stand_ins
-from tvmfuse.cudasim.trace import Launch, read_launches
+from tvmfuse.cudasim.trace import Counters, Launch, read_counters, read_launches
 
 WarpModel = Literal["independent", "lockstep"]
 
@@ -28,7 +28,9 @@ class Session:
         self._core = core
         self._first_launch: int = core.cudasim_launch_count()
         self._first_finding: int = core.cudasim_begin_findings()
+        core.cudasim_begin_trace()
         self._ended: tuple[tuple[Launch, ...], tuple[Finding, ...]] | None = None
+        self._counters: tuple[Counters, ...] = ()
 
     @property
     def launches(self) -> tuple[Launch, ...]:
@@ -40,6 +42,11 @@ class Session:
         """What the checker reported so far; empty without ``check=True``."""
         return self._ended[1] if self._ended else read_findings(self._core, self._first_finding)
 
+    @property
+    def counters(self) -> tuple[Counters, ...]:
+        """Memory traffic by kernel; empty without ``trace=True``."""
+        return self._counters if self._ended else read_counters(self._core, self.launches)
+
     def substitute(self, change: Callable[[str], str] | None) -> None:
         """From now on run kernels of ``change(source)``; None: of the source itself.
 
@@ -48,6 +55,7 @@ class Session:
         _loaded().substitute(change)
 
     def _end(self) -> None:
+        self._counters = self.counters
         self._ended = (self.launches, self.findings)
 
 
@@ -71,7 +79,6 @@ class _Device:
         self.core.cudasim_configure(
             int(check), int(trace), int(lockstep), ctypes.c_double(budget), workers
         )
-
 
     def substitute(self, change: Callable[[str], str] | None) -> None:
         if change is not self.change:

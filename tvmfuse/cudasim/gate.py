@@ -61,8 +61,8 @@ class KernelResources:
 
 def find_nvcc() -> Path | None:
     """nvcc of the toolkit or of the pip wheels; None if neither is installed."""
-    if path := shutil.which("nvcc"):
-        return Path(path)
+    if installed := shutil.which("nvcc"):
+        return Path(installed)
     if spec := importlib.util.find_spec("nvidia"):
         for root in spec.submodule_search_locations or ():
             for path in sorted(Path(root).glob("*/bin/nvcc")):
@@ -102,9 +102,7 @@ def check(
     )
 
 
-def occupancy(
-    multiprocessor: Multiprocessor, threads: int, registers: int, shared: int
-) -> float:
+def occupancy(multiprocessor: Multiprocessor, threads: int, registers: int, shared: int) -> float:
     """Resident warps of blocks of this size over the most possible; 0 if no block fits."""
     warps = -(-threads // 32)
     step = multiprocessor.warp_granularity
@@ -117,9 +115,7 @@ def occupancy(
 
 
 _ENTRY = re.compile(r"Compiling entry function '(\w+)'")
-_SPILLS = re.compile(
-    r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
-)
+_SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _REGISTERS = re.compile(r"Used (\d+) registers")
 _SHARED = re.compile(r"(\d+) bytes smem")
 

@@ -23,7 +23,8 @@ from tvmfuse.cudasim.source import find_functions
 from tvmfuse.cudasim.text import closing, line_of
 
 _BARRIER = re.compile(r"__syncthreads\(\);")
-_WAIT = re.compile(r"cp\.async\.wait_(?:group \d+|all)")
+# As inline PTX, or as a call of the helper that TVM prints for it.
+_WAIT = re.compile(r"cp\.async\.wait_(?:group \d+|all)|\b\w*cp_async_wait_\w+\(\)")
 _CHECK = re.compile(r"\bif (\()")
 _INDEX = re.compile(r"\[[^;\n]*?(\(\(int\)threadIdx\.[xy]\))")
 
@@ -59,7 +60,7 @@ def mutants(source: str) -> Iterator[Mutant]:
         for match in _BARRIER.finditer(source, begin, end):
             yield changed("dropped barrier", *match.span(), ";")
         for match in _WAIT.finditer(source, begin, end):
-            yield changed("dropped wait", *match.span(), "cp.async.commit_group")
+            yield changed("dropped wait", *match.span(), "cp.async.commit_group" if "." in match[0] else "")
         for match in _CHECK.finditer(source, begin, end):
             start = match.start(1)
             yield changed("dropped bound check", start, closing(source, start), "(true)")

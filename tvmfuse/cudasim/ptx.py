@@ -106,9 +106,7 @@ def _async_copy(match: re.Match[str], statement: Statement) -> str:
     destination, source, size, filled = (
         statement.operand(token) if token else "" for token in match.groups()[-4:]
     )
-    call = (
-        f"cudasim::async_copy({destination}, (const void*)({source}), {size}, {filled or size});"
-    )
+    call = f"cudasim::async_copy({destination}, (const void*)({source}), {size}, {filled or size});"
     return call
 
 
@@ -159,9 +157,7 @@ _COPY = (
     r"cp\.async\.c[ag]\.shared(?:::cta)?\.global(?:\.L2::\w+)? "
     r"\[(%\d+)\], \[(%\d+)\], (%?\d+)(?:, (%?\d+))?"
 )
-_ADDRESS = (
-    r"\{? ?\.reg \.u64 (\w+);\s*cvta\.to\.shared\.u64 \1, %1;\s*cvt\.u32\.u64 %0, \1;? ?\}?"
-)
+_ADDRESS = r"\{? ?\.reg \.u64 (\w+);\s*cvta\.to\.shared\.u64 \1, %1;\s*cvt\.u32\.u64 %0, \1;? ?\}?"
 _RULES: tuple[tuple[re.Pattern[str], Rule], ...] = tuple(
     (re.compile(pattern), rule)
     for pattern, rule in (

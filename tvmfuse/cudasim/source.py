@@ -33,8 +33,10 @@ _DYNAMIC = re.compile(
     r"(?P<name>\w+)\s*\[\s*\]\s*;"
 )
 _STATIC = re.compile(
-    _ALIGNMENT.format("before") + r"__shared__\s+" + _ALIGNMENT.format("after") +
-    r"(?P<type>\w[\w:\s]*?)\s+(?P<name>\w+)\s*(?P<dims>(?:\[[^\]]+\]\s*)*);"
+    _ALIGNMENT.format("before")
+    + r"__shared__\s+"
+    + _ALIGNMENT.format("after")
+    + r"(?P<type>\w[\w:\s]*?)\s+(?P<name>\w+)\s*(?P<dims>(?:\[[^\]]+\]\s*)*);"
 )
 # Features that would otherwise end in a puzzling error of the host compiler.
 _NOT_EMULATED = {
@@ -148,11 +150,15 @@ def _rewrite_shared(body: str, kernel: str) -> tuple[str, list[SharedArray]]:
 
 def _layout(kernel: str, arrays: list[SharedArray]) -> str:
     """Offsets of the kernel's static shared arrays, as constants."""
-    lines = [f"namespace cudasim_layout {{ struct {kernel} {{", "  static constexpr size_t size_0 = 0;"]
+    lines = [
+        f"namespace cudasim_layout {{ struct {kernel} {{",
+        "  static constexpr size_t size_0 = 0;",
+    ]
     for i, array in enumerate(arrays):
         size = f"sizeof({array.type}{array.dims})"
+        offset = f"cudasim::align_up(size_{i}, {array.alignment})"
         lines.append(
-            f"  static constexpr size_t offset_{i} = cudasim::align_up(size_{i}, {array.alignment}),"
+            f"  static constexpr size_t offset_{i} = {offset},"
             f" size_{i + 1} = offset_{i} + {size} + cudasim::kRedZone;"
         )
     rows = "".join(

@@ -22,6 +22,13 @@ def stock_pipeline(target: Target) -> ModuleType:
     return import_module(f"tvm.relax.backend.{backend}.pipeline")
 
 
+def dispatch_libraries(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
+    """Sorts, scans and sampling as the functions that TVM has for this target."""
+    with target:
+        passes = stock_pipeline(target).library_dispatch_passes(target)
+        return tvm.transform.Sequential(passes)(mod)
+
+
 def dataflow_lower(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     """Dataflow gone, lone reshapes made views, every call an explicit kernel call."""
     with target:

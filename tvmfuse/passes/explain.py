@@ -21,7 +21,11 @@ def explain_edges(
         if mine is not None and mine == theirs:
             edges[producer, consumer] = Reason(Code.FUSED, f"in one {matches[mine].pattern} kernel")
             continue
-        known = part.reasons.get((producer, consumer)) or _split(part, matches, mine, theirs)
+        known = part.reasons.get((producer, consumer))
+        if known is None:
+            ends = [producer, consumer]
+            ends += [matches[n].anchor for n in (mine, theirs) if n is not None]
+            known = _split(part, ends)
         edges[producer, consumer] = known or _default(
             graph.nodes[producer],
             graph.nodes[consumer],
@@ -31,15 +35,10 @@ def explain_edges(
     return edges
 
 
-def _split(
-    part: Partition, matches: tuple[Match, ...], mine: int | None, theirs: int | None
-) -> Reason | None:
-    """Why the group of either end was cut back after it had been planned, if it was."""
-    for number in (mine, theirs):
-        split = None if number is None else part.limits.get(matches[number].anchor)
-        if split is not None:
-            return split.reason
-    return None
+def _split(part: Partition, nodes: list[int]) -> Reason | None:
+    """Why the group of one of ``nodes`` was cut back after it had been planned, if it was."""
+    splits = (part.limits.get(node) for node in nodes)
+    return next((split.reason for split in splits if split is not None), None)
 
 
 def _default(source: Node, target: Node, mine: Match | None, theirs: Match | None) -> Reason:

@@ -19,8 +19,9 @@ from ..options import Options
 from ..pattern import Pattern
 from ..reasons import Code, Reason
 from ..schedules import rules_for
+from .build import dispatch_libraries
 from .grow import Split
-from .lower import lower
+from .lower import legalize, merge, without_loops
 from .outline import OutlinedGroup, outline
 from .plan import Plan, plan
 from .schedule import Choice, Known, Refused, key_of, schedule, without_rules
@@ -74,7 +75,13 @@ def fuse(
     splits = {} if splits is None else splits
     while True:
         outlined, plans, groups = plan_and_outline(prepared, patterns, options, splits)
-        lowered = lower(outlined)
+        legalized = legalize(dispatch_libraries(outlined, target))
+        unmergeable = without_loops(legalized)
+        if unmergeable:
+            failures = [(s, Reason(Code.OPAQUE, text)) for s, text in unmergeable.items()]
+            splits = cut_back(plans, groups, splits, failures)
+            continue
+        lowered = merge(legalized)
         symbols = frozenset(g.symbol for found in groups.values() for g in found)
         result = schedule(lowered, target, rules, symbols, database, memory.outcomes)
         if not result.refused:

@@ -200,6 +200,8 @@ def _trim(part: Partition, group: Group, chosen: set[int]) -> set[int]:
             and i not in group.core
             and any(s in outputs for s in graph.nodes[i].inputs)
         }
+        # What reads a view that is dropped goes with it: the rest would not be convex.
+        drop |= {i for i in chosen - set(group.core) if drop & _ancestors(graph, i, chosen)}
         if not drop and len(outputs) > 1 and not _may_write(part, group, outputs):
             keep = set(group.core) | _ancestors(graph, outputs[0], chosen) | {outputs[0]}
             drop = chosen - keep - group.nodes

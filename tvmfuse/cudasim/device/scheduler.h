@@ -21,10 +21,10 @@ constexpr size_t kMaxStaticShared = 49152;
 
 enum class State : uint8_t { ready, at_barrier, in_warp, converging, stepping, done };
 
-struct Fiber {
-  jmp_buf context;
-  bool started = false;
+// What the scheduler looks at comes first: one cache line.
+struct alignas(64) Fiber {
   State state = State::done;
+  bool started = false;
   int linear = 0;
   uint3 thread{};
   int line = 0;             // where it waits
@@ -32,8 +32,8 @@ struct Fiber {
   unsigned mask = 0;        // lanes of its collective, then of its converged group
   uint32_t parities = 0;    // see Exchange
   uint32_t exchanges = 0;   // collectives completed
-  bool predicate = false;
   AsyncQueue async;
+  jmp_buf context;
 };
 
 class BlockRunner {
@@ -84,7 +84,10 @@ class BlockRunner {
 
   static constexpr size_t kArenaBytes = 1 << 20;
   static constexpr size_t kStackGuard = 64 << 10;
-  static constexpr size_t kStackStride = 320 << 10;
+  // Fibers that wait at the same place have the same depth of stack. Their tops differ by this
+  // many bytes, modulo the last one, so that they do not all compete for the same cache sets.
+  static constexpr size_t kStackColour = 17 * 64, kStackColours = 64 << 10;
+  static constexpr size_t kStackStride = 384 << 10;
 
  private:
   static void fiber_main();
@@ -112,7 +115,21 @@ class BlockRunner {
   int guarded_stacks_ = 0;
   char* arena_ = nullptr;
   size_t dynamic_offset_ = 0;
+  // Per warp, so that an arrival need not look at the other lanes: lanes that have not left the
+  // kernel, that wait in a collective, that wait for their converged group.
+  struct WarpCounts {
+    int alive = 0, in_warp = 0, converging = 0;
+  };
+  WarpCounts counts_[kMaxThreads / kWarpSize];
   int threads_ = 0, waiting_ = 0, done_ = 0, counted_ = 0, count_result_ = 0;
 };
+
+template <class Test>
+unsigned BlockRunner::lanes(int warp, Test test) const {
+  unsigned mask = 0;
+  for (int lane = 0; lane < kWarpSize && warp * kWarpSize + lane < threads_; ++lane)
+    if (test(fibers_[size_t(warp * kWarpSize + lane)])) mask |= 1u << lane;
+  return mask;
+}
 
 }  // namespace cudasim

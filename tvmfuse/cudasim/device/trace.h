@@ -1,4 +1,6 @@
 // Counters per kernel: what its memory accesses cost a GPU, against the least they could.
+//
+// The accesses of a warp at one instruction, the n-th time each lane comes there, are one request.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,3 +15,22 @@ void trace_access(BlockRunner& runner, const char* address, size_t bytes, bool w
 void trace_block_end(BlockRunner& runner);
 
 }  // namespace cudasim
+
+extern "C" {
+
+// One memory and direction. Transactions are 32-byte sectors of global memory, or wavefronts
+// (passes over the 32 banks) of shared memory; `ideal` is the least for the bytes asked for.
+struct CudasimTraffic {
+  uint64_t requests, bytes, transactions, ideal;
+};
+
+struct CudasimCounters {
+  const char* kernel;
+  CudasimTraffic global_read, global_write, shared_read, shared_write;
+  uint64_t matrix_flops;  // of wmma and mma.sync
+};
+
+void cudasim_begin_trace();
+int cudasim_counters_count();
+int cudasim_counters_get(int index, CudasimCounters* counters);
+}
