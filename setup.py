@@ -8,7 +8,7 @@ HERE = Path(__file__).parent
 
 ONNX = ["onnx>=1.17", "onnxruntime>=1.20", "onnxslim>=0.1.60"]
 TORCH = ["torch>=2.6", "safetensors>=0.4"]
-# The two trained models that the demo, the tests and the benchmarks read; both are data-only here.
+# What the demo, the tests and the benchmarks need to read and draw the trained models.
 DEMO = [*ONNX, "pillow>=10", "matplotlib>=3.8"]
 TEST = [
     *DEMO,
@@ -23,7 +23,7 @@ TEST = [
 setup(
     name="tvmfuse",
     version="0.1.0",
-    description="Operator fusion for Apache TVM Relax: every group one kernel, every refusal explained",
+    description="Operator fusion for TVM Relax: every group one kernel, every refusal explained",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",

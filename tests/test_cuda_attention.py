@@ -163,6 +163,11 @@ DECLINED = {
         op.matmul,
         "the group has 1 contractions; attention has two",
     ),
+    "one query": (
+        tensors((2, 1, 16), (2, 32, 16), (2, 32, 16)),
+        attention,
+        "attention with one query, one key or one column",
+    ),
     "symbolic length": (
         {"q": ((1, tirx.Var("n", "int64"), 16), F32)},
         lambda q: op.matmul(

@@ -145,6 +145,33 @@ def test_half_inputs_accumulate_in_float(rows: int) -> None:
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-4)
 
 
+def half_linear(x: relax.Var, w: relax.Var, b: relax.Var) -> relax.Expr:
+    return op.astype(op.nn.gelu(op.add(op.matmul(x, w, out_dtype=F32), b)), "float16")
+
+
+def test_tensor_cores_with_an_epilogue() -> None:
+    shapes = {"x": ((50, 72), "float16"), "w": ((72, 40), "float16"), "b": ((40,), F32)}
+    func = lowered(shapes, half_linear)
+    inputs = random_inputs(func, 3)
+    scheduled = schedule_with(MatmulRule(), func)
+    assert "wmma.accumulator" in scheduled.func.script()
+    (actual,), session = run(scheduled, inputs)
+    (expected,) = evaluate(group_module(shapes, half_linear), inputs, "fused")
+    np.testing.assert_allclose(actual, expected, rtol=2e-3, atol=2e-3)
+    assert session.findings == ()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_nvcc_takes_the_tensor_core_source(dtype: str, tmp_path: Path) -> None:
+    func = lowered(
+        tensors((2048, 64), (64, 1536), dtype=dtype),
+        lambda x, w: op.matmul(x, w, out_dtype=F32),
+    )
+    _, source = compiled(schedule_with(MatmulRule(), func))
+    assert "wmma" in source
+    cubin(source, tmp_path)
+
+
 @pytest.mark.parametrize(
     "shape", [(64, 384, 1152), (64, 1536, 384), (1000, 512, 1000), (1, 384, 1152)]
 )
@@ -190,6 +217,11 @@ DECLINED: dict[str, tuple[dict[str, Tensor], Body, str]] = {
         tensors((32, 32), (32, 32)),
         lambda x, w: (lambda y: (y, op.matmul(y, w)))(emit(op.nn.relu(x))),
         "block compute writes an output that the contraction reads",
+    ),
+    "outer product": (
+        tensors((32, 1), (1, 32)),
+        op.matmul,
+        "block matmul sums one product only",
     ),
     "elementwise": (
         tensors((32, 32), (32, 32)),

@@ -60,13 +60,16 @@ def test_layer_norm(dtype: str) -> None:
     assert len(session.launches) == 1
 
 
-def test_both_results_of_a_sum_and_its_norm_with_the_row_kept_in_shared_memory() -> None:
+@pytest.mark.parametrize(("width", "shared"), [(256, 0), (250, 250 * 4)])
+def test_both_results_of_a_sum_and_its_norm(width: int, shared: int) -> None:
+    """A row that divides into vectors stays in registers, any other in shared memory."""
+
     def body(x: relax.Var, r: relax.Var, g: relax.Var) -> tuple[relax.Expr, ...]:
         total = emitted(op.add(x, r))
         return total, op.nn.rms_norm(total, g, axes=[-1], epsilon=EPSILON)
 
-    shape = ((5, 256), "float32")
-    func = lowered({"x": shape, "r": shape, "g": ((256,), "float32")}, body)
+    shape = ((5, width), "float32")
+    func = lowered({"x": shape, "r": shape, "g": ((width,), "float32")}, body)
     inputs = random_inputs(func, 3)
     scheduled = schedule_with(ROW, func)
     (total, norm), session = run(scheduled, inputs)
@@ -75,7 +78,14 @@ def test_both_results_of_a_sum_and_its_norm_with_the_row_kept_in_shared_memory()
     mean = ((x + r) ** 2).mean(-1, keepdims=True)
     check(norm, (x + r) / np.sqrt(mean + EPSILON) * g)
     assert session.findings == ()
-    assert shared_bytes(scheduled.func) == 256 * 4
+    assert shared_bytes(scheduled.func) == shared
+
+
+def test_a_row_in_registers_is_loaded_once_in_vectors() -> None:
+    func = layer_norm((4, 768))
+    _, source = compiled(schedule_with(ROW, func))
+    assert source.count("*(float4*)(x_ptr") == 6  # 768 elements = 6 vectors x 32 lanes
+    assert "__syncthreads" not in source
 
 
 def test_softmax_with_scale_and_mask_keeps_the_powers() -> None:
@@ -188,9 +198,9 @@ def test_verify_gives_the_reason() -> None:
     single = lowered({"x": ((4, 8), "float32")}, lambda x: op.add(x, x))
     assert one_kernel(single) == "the outermost loop is not bound to blockIdx"
     scheduled = schedule_with(ROW, layer_norm((1, 4, 384)))
-    small = Machine(90, 32, 64, 49152, 65536, 132)
+    small = Machine(90, 32, 16, 49152, 65536, 132)
     assert one_kernel(scheduled.func, small) == (
-        "the kernel has 128 threads per block; the limit is 64"
+        "the kernel has 32 threads per block; the limit is 16"
     )
     _, source = compiled(scheduled)
     assert one_kernel(source + source.replace("main_kernel", "other")) == (

@@ -43,9 +43,7 @@ def matmul(in_dtype: str, out_dtype: str, transposed: bool) -> tvm.tirx.PrimFunc
 @pytest.mark.parametrize(
     ("in_dtype", "out_dtype"), [("float16", "float32"), ("float16", "float16"), ("int8", "int32")]
 )
-def test_mma_schedule_is_right_and_silent(
-    in_dtype: str, out_dtype: str, transposed: bool
-) -> None:
+def test_mma_schedule_is_right_and_silent(in_dtype: str, out_dtype: str, transposed: bool) -> None:
     short = {"float16": "f16", "float32": "f32", "int8": "i8", "int32": "i32"}
     source, target = short[in_dtype], short[out_dtype]
     trans = "_TRANS" if transposed else ""

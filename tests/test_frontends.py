@@ -13,7 +13,7 @@ from tvmfuse.errors import ModelError
 from tvmfuse.frontends import load
 from tvmfuse.frontends.script import bind
 
-SCRIPT = '''
+SCRIPT = """
 from tvm.script import ir as I, relax as R
 
 @I.ir_module
@@ -24,7 +24,7 @@ class Model:
             y = R.nn.relu(x)
             R.output(y)
         return y
-'''
+"""
 
 
 def onnx_model(nodes: list[onnx.NodeProto], shape: list, opset: int = 17) -> onnx.ModelProto:
@@ -65,7 +65,7 @@ def test_a_python_file_without_a_module(tmp_path: Path):
 def test_a_python_file_that_raises(tmp_path: Path):
     path = tmp_path / "model.py"
     path.write_text("raise ValueError('no such layer')\n")
-    with pytest.raises(ModelError, match="model.py raises ValueError: no such layer"):
+    with pytest.raises(ModelError, match=r"model\.py raises ValueError: no such layer"):
         load(path)
 
 
@@ -91,10 +91,10 @@ def test_a_broken_file_is_one_sentence(tmp_path: Path, suffix: str, content: byt
 
 
 def test_a_missing_file_and_an_unknown_kind(tmp_path: Path):
-    with pytest.raises(ModelError, match="does not exist; give a .onnx, .pt2 or .py file"):
+    with pytest.raises(ModelError, match=r"does not exist; give a \.onnx, \.pt2 or \.py file"):
         load(tmp_path / "none.onnx")
     (tmp_path / "model.tar").write_bytes(b"x")
-    with pytest.raises(ModelError, match="unknown kind '.tar'"):
+    with pytest.raises(ModelError, match=r"unknown kind '\.tar'"):
         load(tmp_path / "model.tar")
 
 

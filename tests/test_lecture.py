@@ -85,6 +85,8 @@ def test_it_is_one_cuda_kernel(target: str):
 
 
 def test_the_cuda_kernel_passes_its_check_on_the_emulated_device():
-    _, report = tvmfuse.compile(lecture_module(), "sm_80", options=tvmfuse.Options(device="emulated"))
+    _, report = tvmfuse.compile(
+        lecture_module(), "sm_80", options=tvmfuse.Options(device="emulated")
+    )
     (check,) = report.verification
     assert check.ok is True and check.max_rel < check.tolerance

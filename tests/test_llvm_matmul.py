@@ -298,6 +298,33 @@ def test_input_is_left_alone_and_the_schedule_is_deterministic() -> None:
     assert tvm_ffi.structural_equal(first, second)
 
 
+def parallel_loops(func: tirx.PrimFunc) -> int:
+    found: list[tirx.For] = []
+
+    def visit(loop: tirx.For) -> None:
+        if loop.kind == tirx.ForKind.PARALLEL:
+            found.append(loop)
+
+    tvm_ffi.structural_walk(func.body, (tirx.For, visit))
+    return len(found)
+
+
+def test_packs_a_panel_where_the_rows_of_the_right_operand_alias_in_the_cache() -> None:
+    shapes: dict[str, Tensor] = {"a": ((45, 256), F32), "b": ((256, 1024), F32)}
+    func = check(shapes, lambda a, b: op.matmul(a, b), lambda a, b: a @ b, 256)
+    copies = [i for i in analysis.blocks(tvm.s_tir.Schedule(func)) if analysis.is_copy(i)]
+    right = func.params[1]
+    assert any(buffer.same_as(right) for info in copies for buffer in info.reads)
+
+
+def test_parallel_only_where_the_work_pays_for_the_fork() -> None:
+    def of(size: int) -> int:
+        shapes: dict[str, Tensor] = {"a": ((size, size), F32), "b": ((size, size), F32)}
+        return parallel_loops(scheduled(lowered(shapes, lambda a, b: op.matmul(a, b))))
+
+    assert (of(16), of(64)) == (0, 1)
+
+
 def test_tiles_fit_the_registers_and_the_problem() -> None:
     for cpu in ("znver4", "x86-64-v3", "x86-64"):
         machine = machine_of(tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": 2}))

@@ -122,6 +122,12 @@ WORKLOADS: dict[str, Workload] = {
         lambda x: (x.mean(-1), x.var(-1)),
     ),
     "sum_of_everything": (one(5, 7, 96), relax.op.sum, np.sum),
+    "sum_of_everything_parallel": (
+        one(50, 1001, 96),
+        lambda x: relax.op.sum(relax.op.multiply(x, x)),
+        lambda x: (x * x).sum(),
+    ),
+    "softmax_one_long_row": (one(1, 1_000_000), lambda x: nn.softmax(x, -1), softmax),
     "sum_columns": (one(1, 64, 384), lambda x: relax.op.sum(x, [1]), lambda x: x.sum(1)),
     "max_odd_columns": (one(3, 64, 37), lambda x: relax.op.max(x, [1]), lambda x: x.max(1)),
     "sum_outer_and_inner": (

@@ -138,9 +138,9 @@ def test_fuel_limits_the_fusions():
     @I.ir_module
     class Chain:
         @R.function
-        def main(
-            x: R.Tensor((8, 8), "float32"), w: R.Tensor((8, 8), "float32")
-        ) -> R.Tensor((8, 8), "float32"):
+        def main(x: R.Tensor((8, 8), "float32"), w: R.Tensor((8, 8), "float32")) -> R.Tensor(
+            (8, 8), "float32"
+        ):
             with R.dataflow():
                 a = R.matmul(x, w)
                 b = R.nn.relu(a)
@@ -213,8 +213,8 @@ def test_a_group_that_tvm_cannot_merge_is_cut_back_with_the_reason():
 
 def test_the_rules_run_under_plain_dlight():
     from tvm.s_tir import dlight
-
     from tvmfuse.schedules import rules_for
+
     from tvmfuse.target import resolve_target
 
     target = resolve_target("llvm")

@@ -11,9 +11,8 @@ import tvm_ffi
 from scipy import special
 from tvm import ir, relax, s_tir, tirx
 from tvm.target import Target
-from workloads import lowered
-
 from tvmfuse.schedules.llvm.vector_math import vectorize_math
+from workloads import lowered
 
 TARGET = Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})
 COUNT = 1 << 18
@@ -126,3 +125,22 @@ def test_the_loop_is_vector_code(name: str) -> None:
 
     assert calls(rewrite=False)
     assert not calls(rewrite=True)
+
+
+def test_division_by_a_value_of_the_row_is_multiplication() -> None:
+    func = lowered({"x": ((8, 64), "float32"), "y": ((8, 1), "float32")}, relax.op.divide)
+    rewritten = vectorize_math(func)
+    divisions: list[tirx.Div] = []
+    tvm_ffi.structural_walk(rewritten, (tirx.Div, divisions.append))
+    assert len(divisions) == 1
+    assert isinstance(divisions[0].a, tirx.FloatImm) and divisions[0].a.value == 1.0
+    random = np.random.default_rng(0)
+    x, y = (random.standard_normal(shape).astype("float32") for shape in ((8, 64), (8, 1)))
+    result = tvm.runtime.tensor(np.zeros_like(x))
+    compiled(rewritten)(tvm.runtime.tensor(x), tvm.runtime.tensor(y), result)
+    np.testing.assert_allclose(result.numpy(), x / y, rtol=3e-7)
+
+
+def test_division_along_the_vector_stays() -> None:
+    func = lowered({"x": ((8, 64), "float32"), "y": ((64,), "float32")}, relax.op.divide)
+    assert tvm_ffi.structural_equal(vectorize_math(func), func)

@@ -27,7 +27,7 @@ from .verify import verify_groups, with_findings
 from .versions import version_table
 
 
-def compile(  # noqa: A001 (the name that tvm.compile's users look for)
+def compile(
     mod: tvm.IRModule,
     target: str | dict | Target = "llvm",
     *,

@@ -95,7 +95,7 @@ def call_bytes(func: tirx.PrimFunc) -> int | None:
             return None
         sizes.append(size)
     gathered = _gathered(func)
-    written = max((_elements(p.ty) for p in func.params if _is_written(func, p)), default=0)
+    written = max((_elements(p.ty) or 0 for p in func.params if _is_written(func, p)), default=0)
     total = 0
     for param, size in zip(func.params, sizes, strict=True):
         if any(param.same_as(other) for other in gathered):

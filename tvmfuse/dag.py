@@ -45,7 +45,7 @@ class MergeableDag:
         return self._order[self.unit(node)]
 
     def _reach(self, start: int, edges: list, low: int, high: int, other: int) -> set[int] | None:
-        """Units reachable from ``start`` strictly inside the window; ``None`` if via them ``other``.
+        """Units reachable from ``start`` inside the window; ``None`` if ``other`` is among them.
 
         The direct edge between ``start`` and ``other`` does not count.
         """

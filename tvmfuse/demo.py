@@ -9,11 +9,15 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .errors import ModelError
 from .stages import Progress, silent
+
+if TYPE_CHECKING:
+    from .job import Optimized
 
 HEIGHT, WIDTH = 160, 320
 MODEL_FILE = Path("models") / "ch_PP-OCRv4_det_infer.onnx"
@@ -56,7 +60,9 @@ def sample_picture() -> np.ndarray:
     draw.ellipse((250, 20, 300, 70), fill=(214, 120, 60))
     draw.text((18, 14), "ONE KERNEL", (30, 30, 30), ImageFont.truetype(font_file, 32))
     draw.text((18, 64), "per fused group", (90, 60, 40), ImageFont.truetype(font_file, 22))
-    draw.text((18, 122), "every edge has a reason", (240, 240, 240), ImageFont.truetype(font_file, 20))
+    draw.text(
+        (18, 122), "every edge has a reason", (240, 240, 240), ImageFont.truetype(font_file, 20)
+    )
     return np.asarray(image)
 
 
@@ -75,9 +81,7 @@ def compare_with_onnxruntime(executable: object, array: np.ndarray) -> tuple[np.
     machine = relax.VirtualMachine(executable, tvm.cpu())
     got = machine["main"](tvm.runtime.tensor(array))
     mine = (got if hasattr(got, "numpy") else got[0]).numpy()
-    session = onnxruntime.InferenceSession(
-        str(detector_file()), providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(str(detector_file()), providers=["CPUExecutionProvider"])
     theirs = session.run(None, {session.get_inputs()[0].name: array})[0]
     difference = np.abs(mine - theirs)
     relative = float((difference / (np.abs(theirs) + np.sqrt(np.mean(theirs**2)))).max())
@@ -111,7 +115,7 @@ def draw_map(picture: np.ndarray, text_map: np.ndarray, path: Path) -> None:
     pyplot.close(figure)
 
 
-def run_cpu(folder: Path, progress: Progress = silent):
+def run_cpu(folder: Path, progress: Progress = silent) -> tuple[Optimized, Check]:
     """Optimise the detector for this CPU; returns the job's result and the check."""
     from .job import optimize
 
@@ -123,7 +127,7 @@ def run_cpu(folder: Path, progress: Progress = silent):
     return result, check
 
 
-def run_gpu(folder: Path, progress: Progress = silent):
+def run_gpu(folder: Path, progress: Progress = silent) -> Optimized:
     """Compile the detector for an H100, down to kernels; nothing is run."""
     from .job import optimize
 

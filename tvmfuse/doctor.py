@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
+from .threads import usable_cores
 from .versions import FFI, TVM, installed
 
 
@@ -42,7 +43,7 @@ def examine() -> list[Finding]:
 OPTIONAL = {
     "onnx": "reading ONNX files: pip install 'tvmfuse[onnx]'",
     "onnxruntime": "checks and benchmarks against ONNX Runtime: pip install 'tvmfuse[onnx]'",
-    "torch": "reading torch.export files and benchmarks against PyTorch: pip install 'tvmfuse[torch]'",
+    "torch": "reading .pt2 files and benchmarks against PyTorch: pip install 'tvmfuse[torch]'",
     "xgboost": "tuning with a learned cost model: pip install xgboost",
     "tornado": "tuning over TVM's RPC: pip install 'tvmfuse[rpc]'",
 }
@@ -84,7 +85,9 @@ def _import_time() -> Finding:
         return Finding("import tvm", last[0], "error", "everything; reinstall apache-tvm")
     seconds = float(done.stdout.split()[-1])
     slow = seconds > 10
-    advice = "each tuning worker pays it once; unload the machine or use fewer workers" if slow else ""
+    advice = (
+        "each tuning worker pays it once; unload the machine or use fewer workers" if slow else ""
+    )
     return Finding("import tvm", f"{seconds:.1f} s", "note" if slow else "ok", advice)
 
 
@@ -99,16 +102,24 @@ def _cpu() -> Finding:
     name = target.attrs["mcpu"]
     good = bits >= 256
     advice = "" if good else "kernels run on 128-bit vectors; name the CPU with mcpu if it has more"
-    return Finding("CPU of --target llvm", f"{name}, {bits}-bit vectors", "ok" if good else "note", advice)
+    return Finding(
+        "CPU of --target llvm", f"{name}, {bits}-bit vectors", "ok" if good else "note", advice
+    )
 
 
 def _cores() -> Finding:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    threads = os.environ.get("TVM_NUM_THREADS")
-    if threads and threads.isdigit() and int(threads) != usable:
-        advice = f"TVM_NUM_THREADS={threads} differs from the cores; unset it to use all"
-        return Finding("cores", f"{usable}", "note", advice)
-    return Finding("cores", f"{usable}", "ok")
+    import tvm_ffi
+
+    usable = len(usable_cores())
+    threads = int(tvm_ffi.get_global_func("runtime.NumThreads")())
+    found = f"{usable}, TVM's own choice is {threads} threads"
+    if threads == usable:
+        return Finding("cores", found, "ok")
+    advice = (
+        f"programs that load the library run on {threads}; set TVM_NUM_THREADS={usable} for them "
+        "(tvmfuse itself uses all cores)"
+    )
+    return Finding("cores", found, "note", advice)
 
 
 def _cuda_toolkit() -> Finding:

@@ -92,9 +92,7 @@ def build_graph(mod: tvm.IRModule, function: str = "main") -> Graph:
     ``relax.transform.ConvertToDataflow`` first to have as few of them as possible.
     """
     func = mod[function]
-    functions = {
-        gv.name_hint: f for gv, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)
-    }
+    functions = {gv.name_hint: f for gv, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)}
     nodes: list[Node] = []
     index_of: dict[relax.Var, int] = {}
     consumers: list[list[int]] = []

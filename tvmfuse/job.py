@@ -17,19 +17,20 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
 from .baseline import Baseline, build_baseline
+from .compiler import compile
 from .errors import OutputError
 from .frontends import load
 from .options import Options
 from .passes.fuse import graph_functions
 from .pattern import Pattern
 from .patterns import DEFAULT
-from .compiler import compile
 from .quiet import without_chatter
 from .report.data import Latency, Report, Verification
 from .report.text import render_text
 from .sample_inputs import sample
 from .stages import Progress, Stages, silent
 from .target import resolve_target, runs_here
+from .threads import use_all_cores
 from .timing import interleave
 from .verify import compare
 
@@ -109,6 +110,7 @@ def _compare(
         return report
     device = tvm.cuda(0) if target.kind.name == "cuda" else tvm.cpu()
     tensors = [tvm.runtime.tensor(argument, device) for argument in arguments]
+    use_all_cores()
     ours = relax.VirtualMachine(executable, device)[name]
     theirs = {
         variant: relax.VirtualMachine(ex, device)[name]

@@ -14,6 +14,7 @@ from .shapes import static_shape
 # rows do not overflow; overflow itself is covered by "infinite".
 SCALES: dict[str, float] = {"random": 1.0, "zeros": 0.0, "large": 1e4, "tiny": 1e-20}
 SETS = (*SCALES, "infinite")
+KEEPS_INDICES = ("relax.astype", "relax.reshape", "relax.expand_dims", "relax.squeeze")
 INDEX_ARGUMENTS = {"relax.take": (0, 1), "relax.gather_elements": (0, 1), "relax.gather_nd": (0, 1)}
 
 
@@ -79,7 +80,9 @@ def _shape(ty: relax.Type, symbols: Mapping[str, int]) -> tuple[int, ...] | None
     if known is not None:
         return known
     extents = [symbols.get(str(v)) if static_shape((v,)) is None else int(v) for v in values]
-    return None if any(e is None for e in extents) else tuple(int(e) for e in extents if e is not None)
+    return (
+        None if any(e is None for e in extents) else tuple(int(e) for e in extents if e is not None)
+    )
 
 
 def _index_limits(func: relax.Function) -> dict[int, int]:
@@ -98,9 +101,8 @@ def _index_limits(func: relax.Function) -> dict[int, int]:
                 shape = static_shape(tuple(value.args[0].ty.shape.values))
                 for axis, index in enumerate(value.args[1].fields):
                     _limit(limits, source, index, None if shape is None else shape[axis])
-            elif len(value.args) and isinstance(value.args[0], relax.Var) and value.args[0] in source:
-                if value.op.name in ("relax.astype", "relax.reshape", "relax.expand_dims"):
-                    source[binding.var] = source[value.args[0]]
+            elif value.op.name in KEEPS_INDICES and value.args[0] in source:
+                source[binding.var] = source[value.args[0]]
     return limits
 
 

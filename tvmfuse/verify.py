@@ -72,7 +72,7 @@ def _subjects(fused: FusedModule) -> list[_Subject]:
                 value = binding.value
                 if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar):
                     calls.setdefault(value.op.name_hint, value)
-    subjects = []
+    subjects: list[_Subject] = []
     for found in fused.groups.values():
         for group in found:
             if all(s.symbol != group.symbol for s in subjects):
@@ -83,7 +83,9 @@ def _subjects(fused: FusedModule) -> list[_Subject]:
     return subjects
 
 
-def with_findings(checks: Sequence[Verification], findings: Sequence[Finding]) -> list[Verification]:
+def with_findings(
+    checks: Sequence[Verification], findings: Sequence[Finding]
+) -> list[Verification]:
     """``checks`` with a kernel failed for which the emulated device's checker found a fault."""
     faults: dict[str, str] = {}
     for finding in findings:
@@ -97,9 +99,7 @@ def with_findings(checks: Sequence[Verification], findings: Sequence[Finding]) -
 class _References:
     """The unfused operators, compiled once for this CPU in both precisions."""
 
-    def __init__(
-        self, subjects: Sequence[_Subject], wide: dict[str, relax.Function]
-    ) -> None:
+    def __init__(self, subjects: Sequence[_Subject], wide: dict[str, relax.Function]) -> None:
         functions: dict[str, relax.Function] = {}
         for subject in subjects:
             own = subject.function.without_attr("Primitive")
@@ -165,9 +165,7 @@ def _run_kernel(
 ) -> list[np.ndarray]:
     inputs = [tvm.runtime.tensor(argument, device) for argument in arguments]
     # Poisoned: a kernel that leaves an element unwritten must not pass by luck.
-    poison = [
-        np.full(a.shape, np.nan if a.dtype.kind == "f" else 77 % 2, a.dtype) for a in like
-    ]
+    poison = [np.full(a.shape, np.nan if a.dtype.kind == "f" else 77 % 2, a.dtype) for a in like]
     outputs = [tvm.runtime.tensor(array, device) for array in poison]
     kernel(*inputs, *outputs)
     return [output.numpy() for output in outputs]

@@ -45,6 +45,8 @@ def choose_tile(scores: Contraction, values: Contraction, machine: Machine) -> A
     width = values.extent("J")
     if None in (batch, queries, keys, depth, width):
         return "attention with a symbolic shape"
+    if 1 in (queries, keys, width):
+        return "attention with one query, one key or one column"
     options = []
     for rows, warps in ((64, 8), (32, 8), (32, 4), (16, 4)):
         across = warps * LANES // (rows // VECTOR)

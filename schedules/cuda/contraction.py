@@ -104,6 +104,10 @@ def classify(main: BlockInfo) -> Contraction | str:
             roles.append("J" if in_second != swapped else "I")
         else:
             return f"iterator {variable.name} indexes neither operand"
+    steps = [main.extents[at] for at, role in enumerate(roles) if role == "K"]
+    if all(analysis.static(extent) == 1 for extent in steps):
+        # Padding such a reduction would add the one product several times.
+        return f"block {main.name} sums one product only"
     positions = [_position(main, load.source) for load in (first, second)]
     if swapped:
         positions.reverse()

@@ -8,7 +8,7 @@ from tvm.target import Target
 from .. import analysis
 from ..base import ScheduleRule
 from . import contraction as contractions
-from . import normal_form
+from . import normal_form, tensor_core
 from .contraction import Contraction
 from .gemv import choose_split, orient, schedule_gemv
 from .machine import Machine
@@ -21,7 +21,8 @@ SHALLOW = 64
 class MatmulRule(ScheduleRule):
     """One kernel of a matrix multiplication, its producers and its epilogue.
 
-    At most eight rows (or columns) go to the block reduction of ``gemv``, all else to tiles.
+    At most eight rows (or columns) go to the block reduction of ``gemv``; 16-bit operands with a
+    float32 accumulator go to the tensor cores, all else to tiles on the CUDA cores.
     """
 
     name = "cuda.matmul"
@@ -63,6 +64,9 @@ def schedule_contraction(
     rows, columns, depth = (contraction.extent(role) for role in "IJK")
     shallow = depth is not None and depth < SHALLOW and 1 not in (rows, columns)
     if isinstance(few_rows, str) or shallow:
+        warp_tile = tensor_core.choose_tile(contraction, machine)
+        if not isinstance(warp_tile, str):
+            return tensor_core.schedule_tensor_core(schedule, contraction, warp_tile)
         return schedule_simt(schedule, contraction, choose_tile(contraction, machine))
     split = choose_split(schedule.copy(), few_rows, machine)
     return schedule_gemv(schedule, few_rows, split)

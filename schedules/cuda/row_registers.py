@@ -149,7 +149,13 @@ def build(sch: s_tir.Schedule, infos: Sequence[BlockInfo], chosen: RegisterPlan)
 
 
 def _own_elements(sch: s_tir.Schedule, block: BlockInfo, number: int, chosen: RegisterPlan) -> None:
-    """Lay a row out as (steps, lanes, vector), of which a lane needs its own part only."""
+    """Lay a row out as (steps, vector): what one lane owns of (steps, lanes, vector).
+
+    Many elements of a row share a place in this layout, but each place exists once per thread, and
+    a lane only ever touches its own elements; hence the assumption below.  (With the lanes as a
+    dimension TVM would allocate the whole row per thread, because the blocks' lane loops are
+    separate loops.)
+    """
     iterator = block.iterators[number]
     store = sch.get(sch.get_sblock(block.name)).body
     dimension = next(
@@ -161,10 +167,11 @@ def _own_elements(sch: s_tir.Schedule, block: BlockInfo, number: int, chosen: Re
 
     def split(*indices: ir.Expr) -> list[ir.Expr]:
         at = indices[dimension]
-        parts = [at // width, at // chosen.vector % chosen.lanes, at % chosen.vector]
+        parts = [at // width, at % chosen.vector]
         return [*indices[:dimension], *indices[dimension + 1 :], *parts]
 
-    sch.transform_layout(sch.get_sblock(block.name), ("write", 0), split)
+    handle = sch.get_sblock(block.name)
+    sch.transform_layout(handle, ("write", 0), split, assume_injective_transform=True)
 
 
 def _share_out(

@@ -11,17 +11,18 @@ from dataclasses import dataclass
 
 from tvm import s_tir
 from tvm.s_tir.schedule import SBlockRV
-from tvm.s_tir.tensor_intrin.cuda import get_wmma_intrin_group
 
-from .. import analysis
 from .contraction import Contraction
 from .machine import Machine
-from .matmul_simt import contiguous_axis, vectorize_stores
+from .matmul_simt import contiguous_axis
 from .normal_form import normalise
 
 FRAGMENT = 16
 LANES = 32
-SCOPE = "shared.dyn"
+# Operands and accumulators live in different scopes: TVM's storage planner gives buffers of one
+# scope the same storage even where their element types differ, and the intrinsics' access
+# pointers then do not build ("element type must match the source buffer").
+OPERANDS, ACCUMULATORS = "shared.dyn", "shared"
 DTYPES = ("float16", "bfloat16")
 
 
@@ -46,15 +47,15 @@ class WarpTile:
         )
 
     @property
-    def shared_bytes(self) -> int:
-        """Shared memory of the two operands' tiles and of the accumulators, rows padded by 8."""
+    def shared_bytes(self) -> tuple[int, int]:
+        """Shared memory of the two operands' tiles, and of the accumulators; rows padded by 8."""
         rows, columns, depth = self.padding
         operands = 2 * (rows * (depth + 8) + depth * (columns + 8))
-        return max(operands, 4 * rows * (columns + 8)) + operands
+        return operands, 4 * rows * (columns + 8)
 
 
 TILES = (
-    WarpTile(2, 4, 4, 2, 2),
+    WarpTile(2, 2, 4, 2, 2),
     WarpTile(2, 2, 2, 2, 2),
     WarpTile(2, 2, 1, 1, 4),
 )
@@ -66,7 +67,8 @@ def choose_tile(contraction: Contraction, machine: Machine) -> WarpTile | str:
     operands = [block.node.reads[at].source for at in (contraction.left, contraction.right)]
     dtypes = {str(buffer.dtype) for buffer in operands}
     if len(dtypes) != 1 or not dtypes <= set(DTYPES):
-        return f"tensor cores take two fp16 or two bf16 operands, not {' and '.join(sorted(dtypes))}"
+        given = " and ".join(sorted(dtypes))
+        return f"tensor cores take two fp16 or two bf16 operands, not {given}"
     if block.dtype != "float32":
         return f"the accumulator is {block.dtype}; the tensor-core kernel accumulates in float32"
     if machine.arch < 80:
@@ -79,7 +81,7 @@ def choose_tile(contraction: Contraction, machine: Machine) -> WarpTile | str:
     for tile in TILES:
         high, wide, _ = tile.padding
         blocks = batch * -(-rows // high) * -(-columns // wide)
-        if tile.shared_bytes <= machine.shared_limit and (
+        if sum(tile.shared_bytes) <= machine.shared_limit and (
             blocks >= machine.multiprocessors or tile is TILES[-1]
         ):
             return tile
@@ -90,13 +92,16 @@ def schedule_tensor_core(
     schedule: s_tir.Schedule, contraction: Contraction, tile: WarpTile
 ) -> s_tir.Schedule:
     """Schedule the group as one kernel; raises what TVM raises if it cannot."""
+    # Not at the top: registering TVM's intrinsics parses some hundred functions, for seconds.
+    from tvm.s_tir.tensor_intrin.cuda import get_wmma_intrin_group
+
     dtype = str(contraction.block.node.reads[contraction.left].source.dtype)
-    group = get_wmma_intrin_group(SCOPE, SCOPE, dtype, "float32", trans_b=False)
-    normal = normalise(schedule, contraction, tile.padding, "SIK", SCOPE)
+    group = get_wmma_intrin_group(OPERANDS, ACCUMULATORS, dtype, "float32", trans_b=False)
+    normal = normalise(schedule, contraction, tile.padding, "SIK", OPERANDS)
     main = normal.main
     warps = tile.warp_rows * tile.warp_columns
     store = schedule.cache_write(main, 0, "wmma.accumulator")
-    schedule.set_scope(store, 0, SCOPE)
+    schedule.set_scope(store, 0, ACCUMULATORS)
 
     batch, i, j, k = schedule.get_loops(main)
     block_i, warp_i, own_i, lane_i = schedule.split(i, [None, tile.warp_rows, tile.rows, FRAGMENT])
@@ -116,7 +121,6 @@ def schedule_tensor_core(
     for fetch in (normal.left, normal.right):
         schedule.compute_at(fetch, outer_k, preserve_unit_loops=True)
         fetch_half(schedule, fetch, warps)
-    reads = {region.source.name: at for at, region in enumerate(schedule.get(outer).reads)}
     for fetch, scope, name in (
         (normal.left, "wmma.matrix_a", "load_a"),
         (normal.right, "wmma.matrix_b", "load_b"),

@@ -1,37 +1,28 @@
-"""Schedule rules for CPUs, in the order in which they are tried."""
+"""Schedule rules for CPUs, in the order they are tried: the specific before the general."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-
 from ..base import ScheduleRule
+from .attention import AttentionRule
+from .conv import ConvRule
+from .depthwise import DepthwiseRule
+from .gate import GateRule
+from .generic import GenericRule
+from .injective import InjectiveRule
+from .matmul import MatmulRule
+from .pool import PoolRule
+from .row import RowRule
 
-# Stand-in while the other rules are being written: lazy, and skips what cannot be imported yet.
-_ORDER = (
-    ("attention", "AttentionRule"),
-    ("gate", "GateRule"),
-    ("matmul", "MatmulRule"),
-    ("conv", "ConvRule"),
-    ("depthwise", "DepthwiseRule"),
-    ("pool", "PoolRule"),
-    ("row", "RowRule"),
-    ("injective", "InjectiveRule"),
-    ("generic", "GenericRule"),
+__all__ = ["RULES"]
+
+RULES: tuple[ScheduleRule, ...] = (
+    AttentionRule(),
+    GateRule(),
+    MatmulRule(),
+    ConvRule(),
+    DepthwiseRule(),
+    PoolRule(),
+    RowRule(),
+    InjectiveRule(),
+    GenericRule(),
 )
-
-
-def __getattr__(name: str) -> tuple[ScheduleRule, ...]:
-    if name != "RULES":
-        raise AttributeError(name)
-    rules = []
-    for module, rule in _ORDER:
-        if importlib.util.find_spec(f"{__name__}.{module}") is None:
-            continue
-        try:
-            found = getattr(importlib.import_module(f"{__name__}.{module}"), rule, None)
-        except ImportError:
-            continue
-        if found is not None:
-            rules.append(found())
-    return tuple(rules)

@@ -87,7 +87,9 @@ class AttentionNest:
             place = tile_loop
         else:
             task = place = schedule.fuse(*outer, tile_loop)
-        schedule.parallel(task)
+        sizes = [static(schedule.get(loop).extent) or 1 for loop in (column, reduce)]
+        if 4 * heads * parts.queries * sizes[0] * sizes[1] >= self.machine.grain:
+            schedule.parallel(task)
         if parts.queries % queries:
             index: ir.Expr = schedule.get(place).loop_var
             if place is task and heads > 1:

@@ -18,7 +18,7 @@ from .nest import (
     simplified,
     structure_reason,
 )
-from .work import worth_parallel
+from .work import store_of, worth_parallel
 
 #: Vectors of neighbouring results that a reduction computes at once.
 _COLUMNS = 4
@@ -87,11 +87,11 @@ def _schedule_reduction(schedule: s_tir.Schedule, info: BlockInfo, machine: Mach
 def _has_contiguous_results(info: BlockInfo, position: int) -> bool:
     """Whether an iterator is the last axis of the result and of every operand that it indexes."""
     iterator = info.iterators[position]
-    accesses = [info.store.indices, *(load.indices for load in loads_of(info.store.value))]
+    accesses = [store_of(info).indices, *(load.indices for load in loads_of(store_of(info).value))]
     for indices in accesses:
         found = simplified(info, indices)
         for axis, index in enumerate(found):
             used = any(variable.same_as(iterator) for variable in variables_of(index))
             if used and (axis != len(found) - 1 or not index.same_as(iterator)):
                 return False
-    return any(index.same_as(iterator) for index in simplified(info, info.store.indices)[-1:])
+    return any(index.same_as(iterator) for index in simplified(info, store_of(info).indices)[-1:])

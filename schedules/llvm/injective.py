@@ -232,9 +232,13 @@ def _split_rows(
     if extent is not None and pieces and pieces < extent:
         piece, inner = schedule.split(inner, factors=[None, pieces])
         levels, extent = [*levels, piece], pieces
-    short = extent is not None and extent <= vectors * lanes and extent % max(2, lanes // 2) == 0
-    for width in [extent] if short else [count * lanes for count in range(vectors, 0, -1)]:
-        if extent is not None and extent % width == 0:
+    if extent is None:
+        return [*levels, inner]
+    widths = [count * lanes for count in range(vectors, 0, -1)]
+    if extent <= widths[0] and extent % max(2, lanes // 2) == 0:
+        widths = [extent]
+    for width in widths:
+        if extent % width == 0:
             chunk, vector = schedule.split(inner, factors=[None, width])
             schedule.vectorize(vector)
             return [*levels, chunk]

@@ -89,7 +89,7 @@ def _rows_alias(problem: Problem, tile: Tile, blocks: int) -> bool:
 
 
 def _right_read(schedule: s_tir.Schedule, nest: Nest) -> int:
-    """Which of the anchor's reads is the right operand: the one that the column iterator indexes."""
+    """Which of the anchor's reads is the right operand: the one that the columns index."""
     block = schedule.get(nest.anchor.handle)
     column = block.iter_vars[nest.column_position].var
     for number, region in enumerate(block.reads):

@@ -21,6 +21,8 @@ from .machine import Machine
 _LATENCY = 8
 #: Fixed cost of one tile outside its reduction loop, in instructions.
 _TILE_OVERHEAD = 40
+#: Up to this many rows are not cut for the cache: each cut reads the right operand once more.
+_FEW_ROWS = 128
 #: Extents assumed for symbolic dimensions.
 _TYPICAL_ROWS, _TYPICAL_COLUMNS, _TYPICAL_REDUCTION = 64, 256, 256
 
@@ -70,12 +72,14 @@ def ranked_tiles(problem: Problem, machine: Machine, lanes: int) -> list[Tile]:
     reduction = problem.reduction or _TYPICAL_REDUCTION
     while lanes > columns:
         lanes //= 2
+    # Rows a page apart fall on one set of the L1 cache, which keeps about eight of them.
+    tallest = 8 if reduction * 4 % 4096 == 0 else 14
     ranked: list[tuple[float, Tile]] = []
     for vectors in range(1, machine.vector_registers - 4):
         if vectors * lanes > columns:
             break
         options: list[tuple[float, Tile]] = []
-        for height in range(1, min(14, rows) + 1):
+        for height in range(1, min(tallest, rows) + 1):
             if height * vectors + vectors + 1 > machine.vector_registers - 2 and height > 1:
                 break
             # The right operand streams from L2 at about half the rate of the multipliers.
@@ -115,7 +119,8 @@ def row_blocks(problem: Problem, tile: Tile, machine: Machine) -> int:
         wasted = per_block * count - tiles
         total = tasks * count
         balanced = total >= 4 * machine.cores or total % machine.cores == 0
-        fits = per_block * tile.rows * reduction * 4 <= machine.l2_bytes // 2 or per_block == 1
+        rows = per_block * tile.rows
+        fits = rows * reduction * 4 <= machine.l2_bytes // 2 or rows <= _FEW_ROWS
         if balanced and fits and wasted * 32 <= tiles:
             return count
     return tiles

@@ -9,7 +9,7 @@ from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from ..analysis import BlockInfo, blocks, consumers, loads_of, static
-from .work import expression_size, is_expensive, iterations
+from .work import expression_size, is_expensive, iterations, store_of
 
 #: Expressions larger than this are not inlined further: chains such as x * f(x) double each time.
 _LARGEST_EXPRESSION = 200
@@ -95,8 +95,10 @@ def _worth_inlining(infos: Sequence[BlockInfo], info: BlockInfo) -> bool:
     value = info.store.value
     size = expression_size(value)
     for reader in readers:
-        loads = sum(load.source.same_as(info.writes[0]) for load in loads_of(reader.store.value))
-        if expression_size(reader.store.value) + loads * size > _LARGEST_EXPRESSION:
+        loads = sum(
+            load.source.same_as(info.writes[0]) for load in loads_of(store_of(reader).value)
+        )
+        if expression_size(store_of(reader).value) + loads * size > _LARGEST_EXPRESSION:
             return False
     if not is_expensive(value):
         return True
@@ -245,10 +247,10 @@ def reads_identically(producer: BlockInfo, reader: BlockInfo, count: int) -> boo
     i stands for the first ``count`` spatial iterators longer than one, which the caller knows to
     have the same extents in both blocks.  A reader of nothing that ``producer`` writes passes.
     """
-    written = simplified(producer, producer.store.indices)
+    written = simplified(producer, store_of(producer).indices)
     theirs = [producer.iterators[position] for position in long_iterators(producer, "S")[:count]]
     mine = [reader.iterators[position] for position in long_iterators(reader, "S")[:count]]
-    for load in loads_of(reader.store.value):
+    for load in loads_of(store_of(reader).value):
         if not load.source.same_as(producer.writes[0]):
             continue
         read = simplified(reader, load.indices)

@@ -65,18 +65,12 @@ def inline_maps(schedule: s_tir.Schedule, anchor: BlockInfo, form: Contraction) 
 
 def inline_cheap_maps(schedule: s_tir.Schedule, kept: set[str]) -> None:
     """Inline every injective block outside ``kept`` that is no output and cheap to repeat."""
-    kept = set(kept)
-    progress = True
-    while progress:
-        progress = False
+    # One pass suffices: inlining a block changes only its consumers, which come later.
+    for name in [info.name for info in analysis.blocks(schedule)]:
         infos = analysis.blocks(schedule)
-        for info in infos:
-            if info.name in kept or info.is_output or not _cheap_to_inline(infos, info):
-                continue
-            if inline(schedule, info):
-                progress = True
-                break
-            kept.add(info.name)
+        info = next(info for info in infos if info.name == name)
+        if name not in kept and not info.is_output and _cheap_to_inline(infos, info):
+            inline(schedule, info)
 
 
 def named(schedule: s_tir.Schedule, name: str) -> BlockInfo | None:

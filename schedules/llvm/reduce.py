@@ -6,13 +6,42 @@ from tvm import s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from ..analysis import BlockInfo, static
+from .machine import Machine
 from .nest import divisor_extent, split_vector, vector_extent
-from .work import is_expensive
+from .work import is_expensive, worth_parallel
 
 #: Vectors of partial results of one reduction: enough to hide the latency of an addition.
 _ACCUMULATORS = 8
 #: Vectors of neighbouring results that are reduced at once.
 _COLUMNS = 4
+
+
+def spread_reduction(schedule: s_tir.Schedule, info: BlockInfo, machine: Machine) -> None:
+    """Cut a long reduction to one value into rows of its own, which can run in parallel.
+
+    Before: ``s += x[k]``.  After: ``p[i] += x[i, k]; s += p[i]`` for a few i for each core, if
+    that many divide the elements.
+    """
+    if not worth_parallel([info], machine):
+        return
+    loops = schedule.get_loops(info.handle)
+    loop = schedule.fuse(*loops)
+    extent = static(schedule.get(loop).extent)
+    lanes = machine.lanes_of(info.dtype)
+    counts = [factor * machine.cores for factor in (4, 2, 1)]
+    rows = next(
+        (
+            n
+            for unit in (lanes, 1)
+            for n in counts
+            if extent is not None and not extent % (n * unit)
+        ),
+        None,
+    )
+    if rows is None or rows == 1:
+        return
+    outer, _ = schedule.split(loop, factors=[rows, None])
+    schedule.rfactor(outer, factor_axis=len(info.writes[0].shape))
 
 
 def schedule_columns(
@@ -60,7 +89,7 @@ def schedule_partials(
     extent = static(schedule.get(reduced).extent)
     store = schedule.get(block).body
     expensive = isinstance(store, tirx.BufferStore) and is_expensive(store.value)
-    width = lanes
+    width: int | None = lanes
     if extent is not None:
         width = vector_extent(extent, lanes, _ACCUMULATORS, expensive)
     axis = len(schedule.get(block).writes[0].source.shape)
@@ -69,7 +98,7 @@ def schedule_partials(
     for narrower in (width, lanes, lanes // 2, lanes // 4) if width is not None else ():
         if narrower < 2 or (remaining is not None and remaining <= narrower):
             continue
-        if pieces and remaining % narrower:
+        if pieces and (remaining is None or remaining % narrower):
             continue
         partial = split_vector(schedule, schedule.get_loops(block)[-1], narrower)
         if partial is None:

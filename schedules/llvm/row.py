@@ -18,6 +18,7 @@ from tvm.target import Target
 
 from ..analysis import BlockInfo, blocks, consumers, loads_of, static, variables_of
 from ..base import ScheduleRule
+from .injective import schedule_elementwise
 from .machine import Machine, machine_of
 from .nest import (
     block_reason,
@@ -30,8 +31,8 @@ from .nest import (
     structure_reason,
     vectorize_inner,
 )
-from .reduce import schedule_columns, schedule_partials
-from .work import worth_parallel
+from .reduce import schedule_columns, schedule_partials, spread_reduction
+from .work import store_of, worth_parallel
 
 #: Vectors of elementwise work in flight.
 _ELEMENT_VECTORS = 2
@@ -79,9 +80,15 @@ class RowRule(ScheduleRule):
         schedule = s_tir.Schedule(func)
         separate_outputs(schedule)
         inline_intermediates(schedule)
+        for info in blocks(schedule):
+            if info.is_reduction and not long_iterators(info, "S"):
+                spread_reduction(schedule, info, machine)
         _add_row_loops(schedule)
         for segment in _segments(blocks(schedule)):
-            _schedule_segment(schedule, segment, machine)
+            if segment.rows or not worth_parallel(segment.infos, machine):
+                _schedule_segment(schedule, segment, machine)
+            else:
+                _schedule_long_row(schedule, segment, machine)
         return schedule
 
 
@@ -91,7 +98,7 @@ def _reduction_reason(info: BlockInfo) -> str | None:
         return f"reduction {info.name} has no initial value"
     iterators = info.iterators
     wanted = [iterators[position] for position in long_iterators(info)]
-    for load in loads_of(info.store.value):
+    for load in loads_of(store_of(info).value):
         indices = simplified(info, load.indices)
         used = [variable for index in indices for variable in variables_of(index)]
         if load.source.same_as(info.writes[0]) or not _includes(used, wanted):
@@ -118,7 +125,7 @@ def _reads_contiguously(info: BlockInfo) -> bool:
     iterators = [info.iterators[position] for position in long_iterators(info)]
     reduced = [info.iterators[position] for position in long_iterators(info, "R")]
     most, contiguous = -1, True
-    for load in loads_of(info.store.value):
+    for load in loads_of(store_of(info).value):
         indices = simplified(info, load.indices)
         if load.source.same_as(info.writes[0]) or not indices:
             continue
@@ -188,6 +195,16 @@ def _schedule_segment(schedule: s_tir.Schedule, segment: Segment, machine: Machi
     row = schedule.merge(*row_loops) if len(row_loops) > 1 else row_loops[0]
     if static(schedule.get(row).extent) != 1 and worth_parallel(segment.infos, machine):
         parallelize(schedule, row)
+
+
+def _schedule_long_row(schedule: s_tir.Schedule, segment: Segment, machine: Machine) -> None:
+    """The only row: one nest after the other, so that elementwise work runs in parallel."""
+    for info in segment.infos:
+        if info.is_injective:
+            schedule_elementwise(schedule, [info], machine)
+        else:
+            alone = Segment((), segment.contiguous, segment.function, [info])
+            _schedule_segment(schedule, alone, machine)
 
 
 def _add_row_loops(schedule: s_tir.Schedule) -> None:

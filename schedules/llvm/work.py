@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 import tvm_ffi
-from tvm import ir
+from tvm import ir, tirx
 
 from ..analysis import BlockInfo, calls_of, static
 from .machine import Machine
@@ -54,6 +54,16 @@ def is_expensive(expression: ir.Expr) -> bool:
 
 def _is_expensive_call(call: ir.Call) -> bool:
     return not isinstance(call.op, ir.Op) or call.op.name not in _CHEAP_CALLS
+
+
+def store_of(info: BlockInfo) -> tirx.BufferStore:
+    """The one store of a block, which the rule's check has made sure of.
+
+    Raises ``ValueError`` for a block of another form.
+    """
+    if info.store is None:
+        raise ValueError(f"block {info.name} is not one store")
+    return info.store
 
 
 def iterations(info: BlockInfo) -> int:

@@ -35,7 +35,9 @@ def detector(height: int = 160, width: int = 160) -> Case:
     tiled = np.tile(picture, (rows, columns, 1))[:height, :width]
     shape = (1, 3, height, width)
     return Case(
-        f"text detector {height}x{width}", {"x": model_input(tiled)}, detector_file(),
+        f"text detector {height}x{width}",
+        {"x": model_input(tiled)},
+        detector_file(),
         shapes={"x": shape},
     )
 

@@ -12,15 +12,11 @@ from tvm import relax
 
 from ..baseline import build_baseline
 from ..target import resolve_target
+from ..threads import usable_cores
 from ..versions import installed
 from .models import Case
 
 Run = Callable[[], np.ndarray]
-
-
-def threads() -> int:
-    """The cores that this process may use; every peer gets as many threads."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def relax_module(case: Case) -> tvm.IRModule:
@@ -72,10 +68,8 @@ def onnxruntime(case: Case) -> dict[str, Run]:
     import onnxruntime as ort
 
     options = ort.SessionOptions()
-    options.intra_op_num_threads = threads()
-    session = ort.InferenceSession(
-        str(case.onnx_file), options, providers=["CPUExecutionProvider"]
-    )
+    options.intra_op_num_threads = len(usable_cores())
+    session = ort.InferenceSession(str(case.onnx_file), options, providers=["CPUExecutionProvider"])
     inputs = dict(case.inputs)
     return {"ONNX Runtime": lambda: session.run(None, inputs)[0]}
 
@@ -91,7 +85,7 @@ def exported_onnxruntime(case: Case, module: Any, folder: str) -> dict[str, Run]
     arguments = tuple(torch.from_numpy(array) for array in case.inputs.values())
     torch.onnx.export(module, arguments, path, input_names=list(case.inputs), dynamo=True)
     options = ort.SessionOptions()
-    options.intra_op_num_threads = threads()
+    options.intra_op_num_threads = len(usable_cores())
     session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     inputs = dict(case.inputs)
     return {"ONNX Runtime": lambda: session.run(None, inputs)[0]}
@@ -103,7 +97,7 @@ def pytorch(case: Case) -> dict[str, Run]:
         return {}
     import torch
 
-    torch.set_num_threads(threads())
+    torch.set_num_threads(len(usable_cores()))
     module = case.torch_module()
     arguments = tuple(torch.from_numpy(array) for array in case.inputs.values())
     compiled = torch.compile(module)

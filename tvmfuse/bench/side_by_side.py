@@ -12,6 +12,7 @@ from rich.table import Table
 
 from ..compiler import compile
 from ..options import Options
+from ..threads import use_all_cores
 from ..timing import Sample, interleave
 from ..versions import version_table
 from . import peers
@@ -42,6 +43,7 @@ class Comparison:
 
 def compare_models(case: Case, *, rounds: int = 15, with_tvm: bool = True) -> Comparison:
     """Compile ``case``, check every peer's result against ours, then time all of them in turn."""
+    cores = use_all_cores()
     mod = peers.relax_module(case)
     executable, report = compile(mod, "llvm", options=Options(verify=False))
     candidates: dict[str, peers.Run] = {"tvmfuse": peers.run_tvm(executable, case)}
@@ -59,7 +61,7 @@ def compare_models(case: Case, *, rounds: int = 15, with_tvm: bool = True) -> Co
             del candidates[name]
     samples = interleave(candidates, rounds=rounds, budget_s=60.0)
     return Comparison(
-        case.name, peers.threads(), report.after.kernels, samples, disagree, version_table()
+        case.name, cores, report.after.kernels, samples, disagree, version_table()
     )
 
 
@@ -99,7 +101,10 @@ def draw(comparisons: Sequence[Comparison], folder: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(
-        len(comparisons), 1, figsize=(9, 0.9 + 2.4 * len(comparisons)), constrained_layout=True,
+        len(comparisons),
+        1,
+        figsize=(9, 0.9 + 2.4 * len(comparisons)),
+        constrained_layout=True,
         squeeze=False,
     )
     for axis, comparison in zip(axes[:, 0], comparisons, strict=True):

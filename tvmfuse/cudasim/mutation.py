@@ -60,7 +60,9 @@ def mutants(source: str) -> Iterator[Mutant]:
         for match in _BARRIER.finditer(source, begin, end):
             yield changed("dropped barrier", *match.span(), ";")
         for match in _WAIT.finditer(source, begin, end):
-            yield changed("dropped wait", *match.span(), "cp.async.commit_group" if "." in match[0] else "")
+            yield changed(
+                "dropped wait", *match.span(), "cp.async.commit_group" if "." in match[0] else ""
+            )
         for match in _CHECK.finditer(source, begin, end):
             start = match.start(1)
             yield changed("dropped bound check", start, closing(source, start), "(true)")

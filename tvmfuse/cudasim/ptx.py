@@ -81,7 +81,7 @@ def rewrite_asm(body: str, kernel: str) -> str:
 
 
 def _parse(text: str) -> Statement:
-    sections = split(text.replace("::", ": :"), ":")
+    sections = split(text, ":")
     code = " ".join("".join(_STRING.findall(sections[0])).replace("\\n", " ").split())
     code = code.replace("\\t", " ").replace("%%", "%").strip()
 

@@ -64,8 +64,9 @@ def _load_file(path: Path, dims: Dims, inputs: Shapes) -> tvm.IRModule:
         from .script import load_script
 
         return _bind_script(load_script(path), dims, inputs)
-    raise ModelError(f"{path.name}: unknown kind {suffix or 'without suffix'!r}; expected .onnx, "
-                     ".pt2 or .py")
+    raise ModelError(
+        f"{path.name}: unknown kind {suffix or 'without suffix'!r}; expected .onnx, .pt2 or .py"
+    )
 
 
 def _bind_script(mod: tvm.IRModule, dims: Dims, inputs: Shapes) -> tvm.IRModule:

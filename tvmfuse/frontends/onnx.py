@@ -66,7 +66,9 @@ def _import(model: onnx.ModelProto, shapes: Mapping[str, list]) -> tvm.IRModule:
     from tvm.relax.frontend.onnx import from_onnx
 
     # One variable per name, so that inputs that share a dimension share it in Relax too.
-    symbols = {d: tvm.tirx.Var(d, "int64") for s in shapes.values() for d in s if isinstance(d, str)}
+    symbols = {
+        d: tvm.tirx.Var(d, "int64") for s in shapes.values() for d in s if isinstance(d, str)
+    }
     given = {name: [symbols.get(d, d) for d in shape] for name, shape in shapes.items()}
     return from_onnx(model, shape_dict=given, keep_params_in_input=False)
 
@@ -137,7 +139,7 @@ def _slim(model: onnx.ModelProto, shapes: Mapping[str, list]) -> onnx.ModelProto
     given = [f"{name}:{','.join(str(d) for d in shape)}" for name, shape in shapes.items() if shape]
     try:
         slimmed = onnxslim.slim(model, input_shapes=given or None)
-    except Exception as error:  # a clean-up that fails must not stop a model that TVM can read
+    except Exception as error:  # noqa: BLE001  a failed clean-up must not stop a readable model
         warnings.warn(f"onnxslim left the model as it was: {error}", stacklevel=2)
         return model
     return model if slimmed is None else slimmed

@@ -17,6 +17,7 @@ arithmetic in whatever kernel reads them.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -137,7 +138,9 @@ def _rewrite(
     return relax.DataflowBlock(bindings)
 
 
-def _combined_matmul(family: list[_Sibling], bind) -> relax.Var:
+def _combined_matmul(
+    family: list[_Sibling], bind: Callable[[relax.Expr, str], relax.Var]
+) -> relax.Var:
     call = family[0].call
     weight = make_constant(np.concatenate([s.weight for s in family], axis=1))
     product = bind(relax.Call(call.op, [call.args[0], weight], call.attrs), "combined")

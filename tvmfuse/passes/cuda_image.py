@@ -32,7 +32,7 @@ def find_nvcc() -> str | None:
 @contextmanager
 def cuda_images(target: Target) -> Iterator[None]:
     """While it lasts, CUDA modules are compiled by nvcc for ``target``, GPU or not."""
-    if target.kind.name != "cuda" or tvm.cuda(0).exist and find_nvcc() is None:
+    if target.kind.name != "cuda" or (tvm.cuda(0).exist and find_nvcc() is None):
         yield
         return
     importlib.import_module("tvm.support.nvcc")  # registers the hook that is replaced

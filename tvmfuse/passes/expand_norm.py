@@ -72,9 +72,7 @@ def _normalised(x: relax.Expr, axes: list[int], epsilon: float, centre: bool) ->
     return relax.op.divide(centred, relax.op.sqrt(shifted))
 
 
-def _affine(
-    normal: relax.Expr, attrs: object, gamma: relax.Expr, beta: relax.Expr
-) -> relax.Expr:
+def _affine(normal: relax.Expr, attrs: object, gamma: relax.Expr, beta: relax.Expr) -> relax.Expr:
     if getattr(attrs, "scale", True):
         normal = relax.op.multiply(normal, gamma)
     return relax.op.add(normal, beta) if getattr(attrs, "center", True) else normal

@@ -9,9 +9,7 @@ from ..reasons import Code, Reason
 from .grow import Partition
 
 
-def explain_edges(
-    part: Partition, matches: tuple[Match, ...]
-) -> dict[tuple[int, int], Reason]:
+def explain_edges(part: Partition, matches: tuple[Match, ...]) -> dict[tuple[int, int], Reason]:
     """The fate of every edge, in program order of the consumer."""
     graph = part.graph
     group_of = {node: i for i, match in enumerate(matches) for node in match.nodes}
@@ -55,10 +53,9 @@ def _default(source: Node, target: Node, mine: Match | None, theirs: Match | Non
         return Reason(Code.OPERATOR, f"{alone.name} ({alone.operator}) is in no group")
     anchors = {Kind.MATMUL, Kind.CONV, Kind.POOL, Kind.ROW, Kind.REDUCTION}
     if mine.pattern != "elementwise" and theirs.pattern != "elementwise":
-        return Reason(
-            Code.TWO_ANCHORS,
-            f"{mine.pattern} and {theirs.pattern} are kernels of their own; no schedule rule has both",
-        )
+        both = f"{mine.pattern} and {theirs.pattern}"
+        text = f"{both} are kernels of their own; no schedule rule has both"
+        return Reason(Code.TWO_ANCHORS, text)
     if source.kind in anchors or target.kind in anchors:
         other = theirs if source.kind in anchors else mine
         return Reason(Code.BETTER_ALTERNATIVE, f"its neighbour is in a {other.pattern} kernel")

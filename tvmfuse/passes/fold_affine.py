@@ -37,9 +37,11 @@ def _is(value: relax.Expr, *names: str) -> bool:
 def _split(value: relax.Call) -> tuple[relax.Expr, np.ndarray] | None:
     """The variable and the constant operand of a commutative call with exactly one constant."""
     left, right = constant(value.args[0]), constant(value.args[1])
-    if (left is None) == (right is None):
-        return None
-    return (value.args[1], left) if left is not None else (value.args[0], right)
+    if left is not None and right is None:
+        return value.args[1], left
+    if right is not None and left is None:
+        return value.args[0], right
+    return None
 
 
 def _is_float(value: relax.Expr) -> bool:

@@ -1,4 +1,4 @@
-"""The front half of the compiler: plan, outline, lower and schedule until every group is one kernel.
+"""The front half of the compiler: plan, outline, lower, schedule until each group is one kernel.
 
 A schedule rule is the legality oracle.  A group that none can make one kernel is cut back step by
 step (its operands first, then its epilogue, then the anchor pattern itself) and planned again, so

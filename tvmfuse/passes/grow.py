@@ -143,7 +143,8 @@ def _same_rows(part: Partition, group: Group, node: Node) -> bool:
     mine, theirs = reduced_axes(anchor), reduced_axes(node)
     domain = domain_of(part.graph, group)[0]
     value_shape = getattr(node.value.args[0].ty, "shape", None)
-    shape = tuple(value_shape.values) if hasattr(value_shape, "values") else None
+    values = getattr(value_shape, "values", None)
+    shape = None if values is None else tuple(values)
     return mine is not None and mine == theirs and same_shape(domain, shape)
 
 
@@ -290,11 +291,16 @@ def _may_precede(part: Partition, group: Group, producer: int, consumer: int) ->
     outside = [c for c in graph.consumers[producer] if c not in group.nodes]
     if outside or node.is_output:
         domain = domain_of(graph, group)[0]
-        if not (growth.several_outputs and same_shape(node.shape, domain)) or node.kind is Kind.VIEW:
+        if (
+            not (growth.several_outputs and same_shape(node.shape, domain))
+            or node.kind is Kind.VIEW
+        ):
             code = Code.VIEW if node.kind is Kind.VIEW else Code.MULTI_USE
             part.cut(*edge, code, _why_stored(graph, producer))
             return False
-    repeats = smaller(node.shape, reader.shape) or not (growth.expensive_operand or not feeds_anchor)
+    repeats = smaller(node.shape, reader.shape) or not (
+        growth.expensive_operand or not feeds_anchor
+    )
     if node.operator in EXPENSIVE and repeats:
         text = (
             f"{node.operator} on {describe(node.shape)} would be computed again for each of "

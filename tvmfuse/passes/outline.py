@@ -14,7 +14,7 @@ After::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import tvm
@@ -83,7 +83,9 @@ def outline(
                 continue
             pattern = groups[owner[unit[0]]][0]
             piece = _extract(builder, graph, unit)
-            symbol = _function_for(builder, piece.function, _name(graph, unit, pattern), shared, taken)
+            symbol = _function_for(
+                builder, piece.function, _name(graph, unit, pattern), shared, taken
+            )
             placed.append(OutlinedGroup(symbol.name_hint, tuple(unit), pattern))
             call = builder.normalize(relax.Call(symbol, piece.arguments))
             bindings += _bind_outputs(builder, call, piece.outputs)
@@ -100,7 +102,8 @@ def _ordered_units(graph: Graph, owner: dict[int, int], nodes: range) -> list[li
     units: dict[object, list[int]] = {}
     unit_of: dict[int, object] = {}
     for node in nodes:
-        unit_of[node] = key = ("group", owner[node]) if node in owner else node
+        key: object = ("group", owner[node]) if node in owner else node
+        unit_of[node] = key
         units.setdefault(key, []).append(node)
     done: set[object] = set()
     order: list[list[int]] = []
@@ -167,7 +170,9 @@ def _extract(builder: relax.BlockBuilder, graph: Graph, unit: list[int]) -> _Pie
     return _Piece(function, arguments, [outer for outer, _ in outputs])
 
 
-def _lift_constants(value: relax.Expr, parameter) -> relax.Expr:
+def _lift_constants(
+    value: relax.Expr, parameter: Callable[[relax.Expr, str], relax.Expr]
+) -> relax.Expr:
     """Make tensor constants parameters: FuseTIR takes none.  Scalars become immediates."""
     if not isinstance(value, relax.Call):
         return value

@@ -96,9 +96,7 @@ def _anchors(
     return groups, rejections
 
 
-def _core(
-    graph: Graph, pattern: Pattern, node: Node, values: object
-) -> tuple[int, ...] | Reason:
+def _core(graph: Graph, pattern: Pattern, node: Node, values: object) -> tuple[int, ...] | Reason:
     """The nodes of the anchor itself, or why the pattern refuses it."""
     if node.shape is None:
         return Reason(Code.SYMBOLIC_SHAPE, f"the shape of {node.name} is not known")
@@ -169,4 +167,3 @@ def _within_limits(
                 if source in group.nodes:
                     part.cut(source, index, reason.code, reason.text)
     return kept
-

@@ -93,8 +93,8 @@ def substitute(value: relax.Expr, replaced: dict[relax.Var, relax.Expr]) -> rela
         return relax.Tuple(fields)
     if isinstance(value, relax.TupleGetItem):
         source = substitute(value.tuple_value, replaced)
-        return value if source.same_as(value.tuple_value) else relax.TupleGetItem(
-            source, value.index
+        return (
+            value if source.same_as(value.tuple_value) else relax.TupleGetItem(source, value.index)
         )
     return value
 

@@ -144,9 +144,7 @@ _BINARY = frozenset(
 
 
 def _is(value: relax.Expr, operator: str) -> bool:
-    return (
-        isinstance(value, relax.Call) and isinstance(value.op, Op) and value.op.name == operator
-    )
+    return isinstance(value, relax.Call) and isinstance(value.op, Op) and value.op.name == operator
 
 
 SIMPLIFY = (drop_identity, merge_permutes, merge_views, cheaper_power, scalar_constants)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -103,7 +104,7 @@ class Report:
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
     def to_dict(self) -> dict[str, Any]:
-        """The content of report.json; ``docs/report.md`` explains it, report.schema.json checks it."""
+        """The content of report.json: docs/report.md explains it, report.schema.json checks it."""
         latency = None
         if self.latency is not None:
             latency = asdict(self.latency) | {"ratio": self.latency.ratio}
@@ -114,10 +115,20 @@ class Report:
             "before": None if self.before is None else self.before.to_dict(),
             "after": self.after.to_dict(),
             "patterns": self.pattern_counts(),
-            "groups": [asdict(group) | {"operators": list(group.operators)} for group in self.groups],
+            "groups": [
+                asdict(group) | {"operators": list(group.operators)} for group in self.groups
+            ],
             "edges": [asdict(edge) for edge in self.edges],
             "rejections": [asdict(rejection) for rejection in self.rejections],
-            "verification": [asdict(check) for check in self.verification],
+            "verification": [_finite(asdict(check)) for check in self.verification],
             "latency": latency,
             "timings": self.timings,
         }
+
+
+def _finite(entry: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity: an error without bound becomes null, and ``ok`` says it failed."""
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in entry.items()
+    }

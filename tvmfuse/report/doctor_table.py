@@ -21,6 +21,9 @@ def doctor_table(findings: Sequence[Finding]) -> Table:
     for finding in findings:
         colour = colours[finding.level]
         table.add_row(
-            finding.check, escape(finding.found), f"[{colour}]{finding.level}[/]", escape(finding.advice)
+            finding.check,
+            escape(finding.found),
+            f"[{colour}]{finding.level}[/]",
+            escape(finding.advice),
         )
     return table

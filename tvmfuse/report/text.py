@@ -132,5 +132,3 @@ def timing_table(report: Report) -> RenderableType:
     for stage, seconds in report.timings.items():
         table.add_row(stage, f"{seconds:.2f}")
     return table
-
-

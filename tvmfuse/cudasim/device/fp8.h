@@ -37,6 +37,7 @@ inline uint8_t float_to_fp8(float value) {
   uint8_t sign = std::signbit(value) ? 0x80 : 0;
   if (std::isnan(value)) return uint8_t(sign | 0x7f);
   float magnitude = fabsf(value);
+  if (magnitude == 0) return sign;
   const float largest = fp8_to_float<exponent_bits, mantissa_bits, bias>(largest_bits);
   if (magnitude >= largest) return uint8_t(sign | largest_bits);
   int exponent;
