@@ -16,6 +16,7 @@ TEST = [
     "pytest-xdist>=3",
     "hypothesis>=6.100",
     "jsonschema>=4.20",
+    "ml_dtypes>=0.4",
     "ruff>=0.9",
     "mypy>=1.13",
 ]

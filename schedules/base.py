@@ -16,6 +16,16 @@ from tvm import s_tir, tirx
 from tvm.s_tir.dlight.base import ScheduleRule as DlightRule
 from tvm.target import Target
 
+# What schedule primitives, and rules that meet a shape they did not expect, may raise.
+RAISED = (
+    s_tir.ScheduleError,
+    tvm.error.InternalError,
+    ValueError,
+    TypeError,
+    ArithmeticError,
+    LookupError,
+)
+
 
 @dataclass(frozen=True)
 class Declined:
@@ -82,7 +92,7 @@ def _try(rule: ScheduleRule, func: tirx.PrimFunc, target: Target) -> Scheduled |
         if reason is not None:
             return reason
         schedule = rule.schedule(func, target, tunable=False)
-    except (s_tir.ScheduleError, tvm.error.InternalError, ValueError, TypeError) as error:
+    except RAISED as error:
         lines = [line for line in str(error).strip().splitlines() if line.strip()]
         message = next((line for line in lines if line.startswith("Error message")), None)
         return f"the schedule failed: {message or (lines or [type(error).__name__])[-1]}"

@@ -17,7 +17,7 @@ from tvmfuse.operators import Kind
 from tvmfuse.options import Options
 from tvmfuse.passes.build import build, finish_kernels
 from tvmfuse.passes.fuse import fuse, plan_and_outline
-from tvmfuse.passes.grow import reduced_axes
+from tvmfuse.passes.partition import reduced_axes
 from tvmfuse.passes.plan import Plan
 from tvmfuse.passes.prepare import prepare
 from tvmfuse.pattern import Pattern

@@ -161,10 +161,9 @@ def test_tensor_cores_with_an_epilogue() -> None:
     assert session.findings == ()
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_nvcc_takes_the_tensor_core_source(dtype: str, tmp_path: Path) -> None:
+def test_nvcc_takes_the_tensor_core_source(tmp_path: Path) -> None:
     func = lowered(
-        tensors((2048, 64), (64, 1536), dtype=dtype),
+        tensors((2048, 64), (64, 1536), dtype="float16"),
         lambda x, w: op.matmul(x, w, out_dtype=F32),
     )
     _, source = compiled(schedule_with(MatmulRule(), func))

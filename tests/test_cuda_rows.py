@@ -88,6 +88,21 @@ def test_a_row_in_registers_is_loaded_once_in_vectors() -> None:
     assert "__syncthreads" not in source
 
 
+def test_a_row_whose_first_element_every_lane_needs_is_shared() -> None:
+    def body(x: relax.Var, r: relax.Var) -> relax.Expr:
+        total = emitted(op.add(x, r))
+        first = op.strided_slice(total, [1], [0], [1])
+        return op.add(op.subtract(total, first), op.mean(total, axis=[1], keepdims=True))
+
+    func = lowered({"x": ((3, 128), "float32"), "r": ((3, 128), "float32")}, body)
+    x, r = random_inputs(func, 2)
+    scheduled = schedule_with(ROW, func)
+    (actual,), session = run(scheduled, [x, r])
+    total = x.astype("float64") + r
+    check(actual, total - total[:, :1] + total.mean(1, keepdims=True))
+    assert session.findings == ()
+
+
 def test_softmax_with_scale_and_mask_keeps_the_powers() -> None:
     def body(x: relax.Var, mask: relax.Var) -> relax.Expr:
         return op.nn.softmax(op.add(op.multiply(x, relax.const(0.125, "float32")), mask), -1)

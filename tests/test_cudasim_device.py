@@ -149,6 +149,16 @@ def test_session_keeps_its_launches_and_a_later_one_starts_empty() -> None:
     assert first.launches[0].block[0] * first.launches[0].grid[0] >= 64
 
 
+def test_compiling_outside_a_session_still_works() -> None:
+    """Once loaded, the CUDA runtime asks for an image of every module that anyone compiles."""
+    x = inputs([(48,)], "float32")[0]
+    with cudasim.device():
+        pass
+    executable = build(op.exp, [(48,)], "float32")
+    with cudasim.device():
+        np.testing.assert_allclose(run(executable, [x]), np.exp(x), rtol=1e-5)
+
+
 def test_trace_counts_sectors_of_a_copy_and_of_a_transpose() -> None:
     with cudasim.device(trace=True) as session:
         run(build(op.nn.relu, [(64, 64)], "float32"), inputs([(64, 64)], "float32"))

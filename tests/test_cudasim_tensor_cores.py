@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import ml_dtypes
 import numpy as np
 import pytest
 import tvm
 from tvm import te
-from tvm.s_tir.tensor_intrin import cuda as intrinsics
 from tvm.testing.tir import mma_schedule
 
 import tvmfuse.cudasim as cudasim
@@ -15,16 +16,13 @@ import tvmfuse.cudasim as cudasim
 SIZE = 64
 
 
-def layout_16x16(i: int, j: int) -> tuple:
-    return (i // 16, j // 16, *intrinsics.shared_16x16_to_ldmatrix_32x8_layout(i % 16, j % 16))
+def layout(rows: int, columns: int) -> Callable[[int, int], tuple]:
+    """Where ldmatrix puts the elements of tiles of this size."""
+    from tvm.s_tir.tensor_intrin import cuda as intrinsics
 
-
-def layout_16x32(i: int, j: int) -> tuple:
-    return (i // 16, j // 32, *intrinsics.shared_16x32_to_ldmatrix_32x16_layout(i % 16, j % 32))
-
-
-def layout_32x16(i: int, j: int) -> tuple:
-    return (i // 32, j // 16, *intrinsics.shared_32x16_to_ldmatrix_32x16_layout(i % 32, j % 16))
+    lanes = {(16, 16): "32x8", (16, 32): "32x16", (32, 16): "32x16"}[rows, columns]
+    place = getattr(intrinsics, f"shared_{rows}x{columns}_to_ldmatrix_{lanes}_layout")
+    return lambda i, j: (i // rows, j // columns, *place(i % rows, j % columns))
 
 
 def matmul(in_dtype: str, out_dtype: str, transposed: bool) -> tvm.tirx.PrimFunc:
@@ -39,19 +37,20 @@ def matmul(in_dtype: str, out_dtype: str, transposed: bool) -> tvm.tirx.PrimFunc
     return te.create_prim_func([a, b, te.compute((SIZE, SIZE), product, name="C")])
 
 
+@pytest.mark.slow  # importing TVM's tensor intrinsics alone takes most of a minute
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(
     ("in_dtype", "out_dtype"), [("float16", "float32"), ("float16", "float16"), ("int8", "int32")]
 )
 def test_mma_schedule_is_right_and_silent(in_dtype: str, out_dtype: str, transposed: bool) -> None:
+    from tvm.s_tir.tensor_intrin import cuda as intrinsics
+
     short = {"float16": "f16", "float32": "f32", "int8": "i8", "int32": "i32"}
     source, target = short[in_dtype], short[out_dtype]
     trans = "_TRANS" if transposed else ""
     depth = 32 if in_dtype == "int8" else 16
-    layout_a = layout_16x32 if in_dtype == "int8" else layout_16x16
-    layout_b = layout_16x16
-    if in_dtype == "int8":
-        layout_b = layout_16x32 if transposed else layout_32x16
+    layout_a = layout(16, depth)
+    layout_b = layout(16, depth) if transposed else layout(depth, 16)
     schedule = mma_schedule(
         matmul(in_dtype, out_dtype, transposed),
         depth,
@@ -62,7 +61,7 @@ def test_mma_schedule_is_right_and_silent(in_dtype: str, out_dtype: str, transpo
         [SIZE // depth // 2, 2, 1] if depth == 16 else [SIZE // depth, 1, 1],
         layout_a,
         layout_b,
-        layout_16x16,
+        layout(16, 16),
         getattr(intrinsics, f"LDMATRIX_{source}_A_INTRIN"),
         getattr(intrinsics, f"LDMATRIX_{source}_B{trans}_INTRIN"),
         getattr(intrinsics, f"MMA_{source}{source}{target}{trans}{'_B' if trans else ''}_INTRIN"),

@@ -178,20 +178,7 @@ def test_a_softmax_without_a_matmul_before_it() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "computed",
-    [
-        True,
-        pytest.param(
-            False,
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="patterns/attention.py reads Node.inputs[0], which skips parameters, where "
-                "it means the call's first argument",
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("computed", [True, False])
 def test_probabilities_as_the_right_operand(computed: bool) -> None:
     def body(emit, q, k, v):
         left = emit(op.exp(v), "left") if computed else v

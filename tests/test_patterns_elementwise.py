@@ -11,7 +11,7 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 
 import tvmfuse
-from tvmfuse.passes.grow import MAX_GROUP
+from tvmfuse.passes.partition import MAX_GROUP
 from tvmfuse.reasons import Code
 
 op = relax.op

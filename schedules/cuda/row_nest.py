@@ -98,7 +98,8 @@ def _distribute(
     """
     handle = sch.get_sblock(block.name)
     axis = "threadIdx.y" if row_plan.columns else "threadIdx.x"
-    spatial, reduced = [], []
+    spatial: list[LoopRV] = []
+    reduced: list[LoopRV] = []
     for loop in left:
         (reduced if _is_reduced(sch, handle, loop) else spatial).append(loop)
     extents = [sch.get(loop).extent for loop in spatial]

@@ -15,7 +15,7 @@ from tvm.s_tir.schedule import LoopRV
 
 from .. import analysis
 from ..analysis import BlockInfo
-from . import access, injective, nest, row_nest
+from . import access, injective, nest, row_nest, row_space
 from .machine import Machine
 from .row_space import RowSpace
 
@@ -98,7 +98,7 @@ def plan(infos: Sequence[BlockInfo], space: RowSpace, machine: Machine) -> Regis
         widths |= {nest.bytes_of(str(b.dtype)) for b in (*block.reads, *block.writes)}
         along.append((block, number))
     length = lengths.pop() if lengths else None
-    if lengths or length is None:
+    if lengths or length is None or not _owned(infos, space):
         return None
     vector = injective.VECTOR_BYTES // max(widths)
     while vector > 1 and (
@@ -115,6 +115,27 @@ def plan(infos: Sequence[BlockInfo], space: RowSpace, machine: Machine) -> Regis
     while rows > 1 and (count % rows or count // rows < machine.multiprocessors):
         rows //= 2
     return RegisterPlan(space, rows, length // (lanes * vector), lanes, vector)
+
+
+def _owned(infos: Sequence[BlockInfo], space: RowSpace) -> bool:
+    """Whether each block reads, of a row of an intermediate, only the element it works on.
+
+    Anything else (the first element, a rotated row) belongs to another lane's registers.
+    """
+    for edge in row_space.edges_of(infos):
+        writer, reader = infos[edge.producer], infos[edge.consumer]
+        source = row_iterator(writer, space.positions[edge.producer] or ())
+        if source is None or writer.kinds[source] == "R":
+            continue  # one element per row, which every lane has
+        target = row_iterator(reader, space.positions[edge.consumer] or ())
+        if target is None:
+            return False
+        for dimension, index in enumerate(edge.written):
+            if index.same_as(writer.iterators[source]) and not all(
+                indices[dimension].same_as(reader.iterators[target]) for indices in edge.loads
+            ):
+                return False
+    return True
 
 
 def _moves(block: BlockInfo, vector: int, position: int) -> bool:

@@ -37,7 +37,8 @@ class RowSpace:
     """The rows of a group.
 
     ``positions`` has for each block the positions of its row iterators in the common order, or
-    ``None`` for a block that depends on no other (its elements may be shared out at will).
+    ``None`` for a block that depends on no other and does not begin with the same dimensions (its
+    elements may be shared out at will).
     ``extents`` are those of the row dimensions; none means that the whole group is one row.
     """
 
@@ -95,7 +96,14 @@ def find(infos: Sequence[BlockInfo], one_row: bool = False) -> RowSpace | str:
             return f"two reductions that do not meet have unlike rows: {extents} and {here}"
         for number in members:
             positions[number] = tuple(best[number][row] for row in order)
-    return RowSpace(tuple(positions), extents or ())
+    common = extents or ()
+    for number, block in enumerate(infos):
+        leading = [str(extent) for extent in block.extents[: len(common)]]
+        if positions[number] is None and leading == [str(extent) for extent in common]:
+            positions[number] = tuple(range(len(common)))
+    if None in positions and any(analysis.static(extent) is None for extent in common):
+        return "an output has other dimensions than the symbolic rows"
+    return RowSpace(tuple(positions), common)
 
 
 def _components(numbers: list[int], edges: list[Edge]) -> list[list[int]]:

@@ -1,12 +1,15 @@
-"""Matrix multiplication on the tensor cores: fp16 or bf16 operands, fp32 accumulation.
+"""Matrix multiplication on the tensor cores: fp16 operands, fp32 accumulation.
 
-Uses TVM's warp-level ``wmma`` intrinsics (16 x 16 x 16).  A block tile goes through shared memory
+Uses TVM's warp-level ``wmma`` intrinsics (16 x 16 x 16), which exist for fp16 but not for bf16.  A block tile goes through shared memory
 into fragments; the accumulators go back through shared memory, so that the epilogue runs on
 ordinary elements, whatever the fragments' layout.
 """
 
 from __future__ import annotations
 
+import importlib
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tvm import s_tir
@@ -23,7 +26,6 @@ LANES = 32
 # scope the same storage even where their element types differ, and the intrinsics' access
 # pointers then do not build ("element type must match the source buffer").
 OPERANDS, ACCUMULATORS = "shared.dyn", "shared"
-DTYPES = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -66,13 +68,12 @@ def choose_tile(contraction: Contraction, machine: Machine) -> WarpTile | str:
     block = contraction.block
     operands = [block.node.reads[at].source for at in (contraction.left, contraction.right)]
     dtypes = {str(buffer.dtype) for buffer in operands}
-    if len(dtypes) != 1 or not dtypes <= set(DTYPES):
-        given = " and ".join(sorted(dtypes))
-        return f"tensor cores take two fp16 or two bf16 operands, not {given}"
+    if dtypes != {"float16"}:
+        return f"the tensor-core kernel takes fp16 operands, not {' and '.join(sorted(dtypes))}"
     if block.dtype != "float32":
         return f"the accumulator is {block.dtype}; the tensor-core kernel accumulates in float32"
-    if machine.arch < 80:
-        return f"sm_{machine.arch} has no bf16 wmma; the tensor-core kernel needs sm_80"
+    if machine.arch < 70:
+        return f"sm_{machine.arch} has no tensor cores"
     batch, rows, columns, depth = (
         contraction.extent(role) or (1 if role == "S" else 2048) for role in "SIJK"
     )
@@ -92,9 +93,7 @@ def schedule_tensor_core(
     schedule: s_tir.Schedule, contraction: Contraction, tile: WarpTile
 ) -> s_tir.Schedule:
     """Schedule the group as one kernel; raises what TVM raises if it cannot."""
-    # Not at the top: registering TVM's intrinsics parses some hundred functions, for seconds.
-    from tvm.s_tir.tensor_intrin.cuda import get_wmma_intrin_group
-
+    get_wmma_intrin_group = _intrinsics()
     dtype = str(contraction.block.node.reads[contraction.left].source.dtype)
     group = get_wmma_intrin_group(OPERANDS, ACCUMULATORS, dtype, "float32", trans_b=False)
     normal = normalise(schedule, contraction, tile.padding, "SIK", OPERANDS)
@@ -144,6 +143,22 @@ def schedule_tensor_core(
     schedule.tensorize(schedule.get_loops(schedule.get_child_blocks(start)[0])[-2], group["init"])
     schedule.tensorize(schedule.get_loops(main)[-3], group["compute"])
     return schedule
+
+
+def _intrinsics() -> Callable[..., dict[str, str]]:
+    """TVM's lookup of wmma intrinsics, registered on first use.
+
+    TVM parses some hundred functions to register them.  For each it asks ``inspect`` for the
+    function's module, which walks all loaded modules: with torch loaded, a minute in all.  The
+    answer only selects a loader for the source file, so it is skipped meanwhile.
+    """
+    search = inspect.getmodule
+    inspect.getmodule = lambda *_, **__: None
+    try:
+        module = importlib.import_module("tvm.s_tir.tensor_intrin.cuda")
+    finally:
+        inspect.getmodule = search
+    return module.get_wmma_intrin_group
 
 
 def tensorize_tiles(schedule: s_tir.Schedule, block: SBlockRV, intrinsic: str) -> None:

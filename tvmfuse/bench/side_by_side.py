@@ -60,9 +60,7 @@ def compare_models(case: Case, *, rounds: int = 15, with_tvm: bool = True) -> Co
             disagree[name] = error
             del candidates[name]
     samples = interleave(candidates, rounds=rounds, budget_s=60.0)
-    return Comparison(
-        case.name, cores, report.after.kernels, samples, disagree, version_table()
-    )
+    return Comparison(case.name, cores, report.after.kernels, samples, disagree, version_table())
 
 
 def comparison_table(comparison: Comparison) -> Table:

@@ -128,13 +128,13 @@ def device(
         raise CudasimError(f"time_budget {time_budget}: must be positive")
     if _device is None:
         _device = _Device(load_stand_ins(force))
+        _install_compile_hook()
     settings = (check, trace, warp_model == "lockstep", time_budget, workers)
     _device.open.append(settings)
     _device.configure(settings)
     session = Session(_device.core)
     try:
-        with _compile_hook():
-            yield session
+        yield session
     finally:
         session._end()
         _device.substitute(None)
@@ -142,24 +142,22 @@ def device(
         _device.configure(_device.open[-1] if _device.open else (False, False, False, 120.0, 0))
 
 
-@contextlib.contextmanager
-def _compile_hook() -> Iterator[None]:
-    """While it lasts, TVM's CUDA code generator keeps the source as the module's image."""
+def _install_compile_hook() -> None:
+    """Let TVM's CUDA code generator keep the source as the module's image.
+
+    For good: with a CUDA runtime loaded TVM always calls the hook, and the one that it replaces
+    needs NVIDIA's compiler. Outside a session it keeps the source and builds nothing, which is
+    what TVM does by itself where no CUDA runtime is loaded.
+    """
     import tvm.support.nvcc  # noqa: F401  registers the hook that is replaced
     import tvm_ffi
 
-    previous: Any = tvm_ffi.get_global_func(_COMPILE_HOOK)
-
     def keep_source(code: str) -> bytes:
-        instrumented = _device is not None and any(_device.open[-1][:3])
-        build_kernels(str(code), instrumented)  # errors appear at compile time
+        if settings := _loaded().open:
+            build_kernels(str(code), any(settings[-1][:3]))  # errors appear at compile time
         return str(code).encode() + b"\0"
 
     tvm_ffi.register_global_func(_COMPILE_HOOK, keep_source, override=True)
-    try:
-        yield
-    finally:
-        tvm_ffi.register_global_func(_COMPILE_HOOK, previous, override=True)
 
 
 def _build(source: bytes, instrumented: int, text: Any, capacity: int) -> int:

@@ -13,7 +13,8 @@ from ..operators import SPATIAL, Kind
 from ..pattern import SPATIAL_KINDS, Growth
 from ..reasons import Code, Reason
 from ..shapes import same_shape
-from .grow import MAX_GROUP, Group, Partition, grow_operands
+from .grow import grow_operands
+from .partition import MAX_GROUP, Group, Partition
 
 ELEMENTWISE_GROWTH = Growth(
     operand=SPATIAL_KINDS,

@@ -6,7 +6,7 @@ from ..graph import Node
 from ..operators import Kind
 from ..pattern import Match
 from ..reasons import Code, Reason
-from .grow import Partition
+from .partition import Partition
 
 
 def explain_edges(part: Partition, matches: tuple[Match, ...]) -> dict[tuple[int, int], Reason]:

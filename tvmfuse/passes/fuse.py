@@ -20,9 +20,9 @@ from ..pattern import Pattern
 from ..reasons import Code, Reason
 from ..schedules import rules_for
 from .build import dispatch_libraries
-from .grow import Split
 from .lower import legalize, merge, without_loops
 from .outline import OutlinedGroup, outline
+from .partition import Split
 from .plan import Plan, plan
 from .schedule import Choice, Known, Refused, key_of, schedule, without_rules
 

@@ -25,7 +25,8 @@ from ..pattern import Match, MatchContext, Pattern, Rejection
 from ..reasons import Code, Reason
 from .elementwise import group_elementwise
 from .explain import explain_edges
-from .grow import Group, Partition, Split, grow_epilogue, grow_operands
+from .grow import grow_epilogue, grow_operands
+from .partition import Group, Partition, Split
 from .symbols import unbound_symbols
 
 

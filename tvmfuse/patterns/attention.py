@@ -76,7 +76,7 @@ def _extend(graph: Graph, node: Node) -> tuple[int, ...] | Reason:
     members = _between(graph, first, last)
     if node.index not in members:
         return Reason(Code.NOT_CONVEX, f"{node.name} is not between its two matmuls")
-    probabilities = graph.nodes[last].inputs[0]
+    probabilities = graph.index_of.get(graph.nodes[last].value.args[0])
     if probabilities not in members:
         return Reason(Code.OPERATOR, f"{node.name} is the right operand of the second matmul")
     inside = set(members)

@@ -9,6 +9,8 @@ The multiplication by the gate belongs to whoever reads it, usually the next con
 
 from __future__ import annotations
 
+import math
+
 from tvm.relax.dpl import is_op, wildcard
 
 from ..graph import Graph, Node
@@ -35,7 +37,7 @@ def _extend(graph: Graph, node: Node) -> tuple[int, ...] | Reason:
         if current.kind in (Kind.CONV, Kind.MATMUL):
             layers += 1
             size = static_shape(tuple(current.value.args[1].ty.shape.values))
-            weights += 1 if size is None else size[0] * size[1] * size[2] * size[3]
+            weights += 1 if size is None else math.prod(size)
         elif current.kind not in SPATIAL:
             return Reason(Code.OPERATOR, f"{current.name} ({current.operator}) follows, no layer")
         if current.kind is Kind.CONV and _pixels(current) != 1:
