@@ -37,8 +37,9 @@ def normalise(
 
     The operands are read through new shared buffers laid out ``(s, k, i)`` and ``(s, k, j)``, so
     that a thread reads neighbouring rows (columns) of one ``k`` as one vector; ``left_order`` may
-    ask for another order of the former.  Every producer is inlined into these fetches.  Every block between the contraction and an output is inlined into
-    the output, whose iterators become ``(s, i, j)``.
+    ask for another order of the former.  Every producer is inlined into these fetches.  Every
+    block between the contraction and an output is inlined into the output, whose iterators
+    become ``(s, i, j)``.
     """
     main = contraction.block.handle
     reindex(schedule, contraction, left_order)

@@ -1,8 +1,8 @@
 """Matrix multiplication on the tensor cores: fp16 operands, fp32 accumulation.
 
-Uses TVM's warp-level ``wmma`` intrinsics (16 x 16 x 16), which exist for fp16 but not for bf16.  A block tile goes through shared memory
-into fragments; the accumulators go back through shared memory, so that the epilogue runs on
-ordinary elements, whatever the fragments' layout.
+Uses TVM's warp-level ``wmma`` intrinsics (16 x 16 x 16), which exist for fp16 but not for bf16.
+A block tile goes through shared memory into fragments; the accumulators go back through shared
+memory, so that the epilogue runs on ordinary elements, whatever the fragments' layout.
 """
 
 from __future__ import annotations
