@@ -8,6 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 
+SETTLE_S = 0.02
+
+
 @dataclass(frozen=True)
 class Sample:
     """Times of one candidate in microseconds: median, and the quartiles as spread."""
@@ -23,9 +26,11 @@ def interleave(
 ) -> dict[str, Sample]:
     """Run the candidates in turn, round after round, so that noise hits all of them alike.
 
-    Each is run twice first, unmeasured.  A candidate that runs for less than 2 ms is called
-    several times per round.  The rounds end early, but not before the fifth, once ``budget_s``
-    seconds are spent.
+    Before each measurement the thread pools of the others are given time to fall asleep (they
+    spin for a while after their work, which slowed ONNX Runtime by a quarter here) and the
+    candidate runs once unmeasured.  A candidate that runs for less than 2 ms is called several
+    times per round.  The rounds end early, but not before the fifth, once ``budget_s`` seconds
+    are spent.
     """
     calls: dict[str, int] = {}
     for name, run in candidates.items():
@@ -40,6 +45,8 @@ def interleave(
         if done >= 5 and time.perf_counter() - begin > budget_s:
             break
         for name, run in candidates.items():
+            time.sleep(SETTLE_S)
+            run()
             start = time.perf_counter()
             for _ in range(calls[name]):
                 run()
