@@ -9,7 +9,15 @@ from tvm.target import Target
 
 from .base import Declined, Scheduled, ScheduleRule, schedule_function
 
-__all__ = ["Declined", "ScheduleRule", "Scheduled", "finish_for", "rules_for", "schedule_function"]
+__all__ = [
+    "Declined",
+    "ScheduleRule",
+    "Scheduled",
+    "finish_for",
+    "problems_for",
+    "rules_for",
+    "schedule_function",
+]
 
 
 def rules_for(target: Target) -> tuple[ScheduleRule, ...]:
@@ -26,6 +34,24 @@ def rules_for(target: Target) -> tuple[ScheduleRule, ...]:
     else:
         raise ValueError(f"no schedule rules for target kind {kind!r}; known: 'llvm', 'cuda'")
     return RULES
+
+
+def problems_for(target: Target) -> Callable[[tirx.PrimFunc], str | None]:
+    """What is wrong with a scheduled function on ``target``: not one kernel, or over a limit.
+
+    On CPUs nothing can be: every PrimFunc is one call.
+    """
+    if target.kind.name != "cuda":
+        return _no_problem
+    from .cuda.machine import Machine
+    from .cuda.verify import one_kernel
+
+    machine = Machine.of(target)
+    return lambda func: one_kernel(func, machine)
+
+
+def _no_problem(func: tirx.PrimFunc) -> str | None:
+    return None
 
 
 def finish_for(target: Target) -> Callable[[tirx.PrimFunc], tirx.PrimFunc]:

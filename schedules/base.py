@@ -9,6 +9,7 @@ oracle of the planner: a group exists only if some rule can make it one kernel.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import tvm
@@ -70,18 +71,26 @@ class ScheduleRule(DlightRule):
 
 
 def schedule_function(
-    func: tirx.PrimFunc, target: Target, rules: tuple[ScheduleRule, ...]
+    func: tirx.PrimFunc,
+    target: Target,
+    rules: tuple[ScheduleRule, ...],
+    problem_of: Callable[[tirx.PrimFunc], str | None] | None = None,
 ) -> Scheduled | tuple[Declined, ...]:
     """Schedule ``func`` by the first rule that applies; else return every rule's reason.
 
     ``func`` is left as it was.  A rule whose check passes and whose schedule then fails counts
     as declined, with TVM's message as the reason: the planner may then split the group.
+    ``problem_of`` looks at each result and says what is wrong with it; the next rule is then
+    tried.
     """
     declined: list[Declined] = []
     for rule in rules:
         outcome = _try(rule, func, target)
         if isinstance(outcome, Scheduled):
-            return outcome
+            problem = None if problem_of is None else problem_of(outcome.func)
+            if problem is None:
+                return outcome
+            outcome = problem
         declined.append(Declined(rule.name, outcome))
     return tuple(declined)
 

@@ -23,8 +23,12 @@ class Baseline:
     executables: dict[str, relax.VMExecutable]
 
 
-def stock_module(mod: tvm.IRModule, target: Target, *, best: bool = False) -> tvm.IRModule:
-    """``mod`` after TVM's default legalisation, fusion and (on GPUs) default schedules.
+def stock_modules(
+    mod: tvm.IRModule, target: Target, *, best: bool = False
+) -> tuple[tvm.IRModule, tvm.IRModule]:
+    """``mod`` after TVM's default legalisation and fusion, and after its default schedules.
+
+    The two are the same on CPUs, for which TVM has no default schedules.
 
     ``best`` first runs the passes that TVM has but does not use by default: batch norms folded
     or decomposed, common subexpressions shared, parallel matmuls combined.
@@ -39,9 +43,14 @@ def stock_module(mod: tvm.IRModule, target: Target, *, best: bool = False) -> tv
             relax.transform.CanonicalizeBindings(),
             relax.transform.EliminateCommonSubexpr(),
         ]
+    legalize = list(stock.legalize_passes(target))
+    schedule = legalize[-1:] if target.kind.name == "cuda" else []
+    passes = [*extra, *stock.library_dispatch_passes(target)]
+    passes += legalize[: len(legalize) - len(schedule)]
     with target:
-        passes = [*extra, *stock.library_dispatch_passes(target), *stock.legalize_passes(target)]
-        return tvm.transform.Sequential(passes)(mod)
+        unscheduled = tvm.transform.Sequential(passes)(mod)
+        # Cloned: ApplyDefaultSchedule changes its input in place.
+        return unscheduled, tvm.transform.Sequential(schedule)(unscheduled.clone())
 
 
 def build_baseline(mod: tvm.IRModule, target: Target, *, run: bool, best: bool = False) -> Baseline:
@@ -50,7 +59,7 @@ def build_baseline(mod: tvm.IRModule, target: Target, *, run: bool, best: bool =
     On the CPU there are two variants, ``plain llvm`` and ``llvm + features``, because either may
     be faster (naming the features makes TVM's naive convolutions slower, its matmuls faster).
     """
-    lowered = stock_module(mod, target, best=best)
+    unscheduled, lowered = stock_modules(mod, target, best=best)
     kernels = {
         symbol.name_hint: kernel_count(func, target.kind.name)
         for symbol, func in lowered.functions_items()
@@ -59,7 +68,8 @@ def build_baseline(mod: tvm.IRModule, target: Target, *, run: bool, best: bool =
     name = graph_functions(mod)[0]
     dataflow = relax.transform.ConvertToDataflow()(mod)
     operators = len(build_graph(dataflow, name).nodes)
-    costs = measure_costs(lower_to_memory(lowered, target), operators, kernels, name)
+    planned = lower_to_memory(lowered, target)
+    costs = measure_costs(planned, unscheduled, operators, kernels, name)
     executables: dict[str, relax.VMExecutable] = {}
     if run and target.kind.name == "llvm":
         executables["plain llvm"] = build(lowered, Target("llvm"))

@@ -93,7 +93,8 @@ def fused_costs(fused: FusedModule, target: Target) -> Costs:
     name = next(iter(fused.plans))
     kernels = {choice.symbol: choice.kernels for choice in fused.choices}
     operators = len(build_graph(fused.prepared, name).nodes)
-    return measure_costs(lower_to_memory(fused.scheduled, target), operators, kernels, name)
+    planned = lower_to_memory(fused.scheduled, target)
+    return measure_costs(planned, fused.lowered, operators, kernels, name)
 
 
 def _verify(

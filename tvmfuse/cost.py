@@ -42,11 +42,17 @@ class Costs:
 
 
 def measure_costs(
-    mod: tvm.IRModule, operators: int, kernels_of: Mapping[str, int], function: str = "main"
+    mod: tvm.IRModule,
+    unscheduled: tvm.IRModule,
+    operators: int,
+    kernels_of: Mapping[str, int],
+    function: str = "main",
 ) -> Costs:
     """Costs of ``mod[function]``, a module after ``lower_to_memory``.
 
-    ``kernels_of`` gives the launches of each PrimFunc; one that is not in it makes one.
+    ``unscheduled`` has the same PrimFuncs before they were scheduled, on which traffic is counted
+    (a schedule hides that a table is only gathered from).  ``kernels_of`` gives the launches of
+    each PrimFunc; one that is not in it makes one.
     """
     launches, moved, stored, peak = 0, 0, 0, 0
     exact = True
@@ -60,7 +66,7 @@ def measure_costs(
                 if not isinstance(callee, tirx.PrimFunc):
                     continue
                 launches += kernels_of.get(value.op.name_hint, 1)
-                traffic = call_bytes(callee)
+                traffic = call_bytes(unscheduled[value.op.name_hint])
                 exact = exact and traffic is not None
                 moved += traffic or 0
             elif isinstance(value.op, relax.ExternFunc):

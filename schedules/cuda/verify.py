@@ -16,6 +16,9 @@ from .. import analysis
 from . import nest
 from .machine import STATIC_SHARED_BYTES, Machine
 
+# 255 registers of four bytes are the most that one thread can have on any architecture.
+LOCAL_BYTES = 1020
+
 _KERNEL = re.compile(
     r"__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(?P<name>\w+)\s*\([^)]*\)\s*\{"
 )
@@ -63,11 +66,17 @@ def _one_kernel_function(func: tirx.PrimFunc, shared_limit: int, max_threads: in
     if threads > max_threads:
         return f"the kernel has {threads} threads per block; the limit is {max_threads}"
     try:
-        shared = shared_bytes(func)
+        sizes = allocated_bytes(func)
     except (ValueError, tvm.error.InternalError) as error:
         return f"TVM cannot lower the nest: {str(error).strip().splitlines()[-1]}"
-    if shared is None:
-        return "the size of a shared buffer is not static"
+    if sizes is None:
+        return "the size of a shared or local buffer is not static"
+    shared, local = sizes
+    if local > LOCAL_BYTES:
+        return (
+            f"one thread needs {local} bytes of local arrays; the registers hold {LOCAL_BYTES}, "
+            "the rest would go through memory"
+        )
     if shared > shared_limit:
         return f"the kernel needs {shared} bytes of shared memory; the limit is {shared_limit}"
     return None
@@ -90,11 +99,17 @@ def _thread_extents(statement: tirx.Stmt) -> dict[str, int | None]:
 
 
 def shared_bytes(func: tirx.PrimFunc) -> int | None:
-    """Bytes of shared memory of a scheduled function, all its shared buffers together.
+    """Bytes of shared memory of a scheduled function, or ``None``: see ``allocated_bytes``."""
+    sizes = allocated_bytes(func)
+    return None if sizes is None else sizes[0]
 
-    They are measured after TVM has cut each buffer to the region that a block uses.  Buffers
-    whose lifetimes do not meet may be merged later, so this is an upper bound.  ``None`` if a
-    size is symbolic.
+
+def allocated_bytes(func: tirx.PrimFunc) -> tuple[int, int] | None:
+    """Bytes of shared memory of a block, and of local arrays of a thread.
+
+    They are measured after TVM has cut each buffer to the region that is used.  Buffers whose
+    lifetimes do not meet may be merged later, so these are upper bounds.  ``None`` if a size is
+    symbolic.
     """
     mod = tvm.IRModule({"main": func})
     compact = tvm.ir.transform.Sequential(
@@ -106,15 +121,18 @@ def shared_bytes(func: tirx.PrimFunc) -> int | None:
             s_tir.transform.CompactBufferAllocation(),
         ]
     )
-    sizes: list[int | None] = []
+    shared: list[int | None] = []
+    local: list[int | None] = []
 
     def visit(block: s_tir.SBlock) -> None:
         for buffer in block.alloc_buffers:
-            if str(buffer.scope()).startswith("shared"):
+            scope = str(buffer.scope())
+            sizes = shared if scope.startswith("shared") else local if scope == "local" else None
+            if sizes is not None:
                 count = analysis.element_count(buffer)
                 sizes.append(None if count is None else count * nest.bytes_of(str(buffer.dtype)))
 
     tvm_ffi.structural_walk(compact(mod)["main"].body, (s_tir.SBlock, visit))
-    if any(size is None for size in sizes):
+    if None in shared or None in local:
         return None
-    return sum(size for size in sizes if size is not None)
+    return sum(size or 0 for size in shared), sum(size or 0 for size in local)

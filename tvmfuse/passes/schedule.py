@@ -12,6 +12,7 @@ from tvm.s_tir import dlight
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
+from ..schedules import problems_for
 from ..schedules.base import Declined, Scheduled, ScheduleRule, schedule_function
 from .kernels import kernel_count
 
@@ -125,7 +126,8 @@ def _decide(
             tuned = found.mod["main"].with_attr("tirx.is_scheduled", True)
             return tuned, Choice("", "record", "tuning record", kernel_count(tuned, kind))
     with target:
-        by_rule = schedule_function(func, target, rules)
+        problem_of = problems_for(target) if must_be_one else None
+        by_rule = schedule_function(func, target, rules, problem_of)
     if isinstance(by_rule, Scheduled):
         kernels = kernel_count(by_rule.func, kind)
         if kernels == 1 or not must_be_one:
