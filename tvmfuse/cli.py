@@ -148,7 +148,7 @@ def demo(
     output: Annotated[Path, typer.Option("-o", "--output", help="folder for the results")],
 ) -> None:
     """Run a trained text detector through the whole job: this CPU, then H100 kernels."""
-    from .demo import GPU_TARGET, run_cpu, run_gpu
+    from .demo import GPU_TARGET, registers_of, run_cpu, run_gpu
     from .report.progress import watch
     from .report.text import edge_table, summary_table
 
@@ -169,8 +169,9 @@ def demo(
     with watch(console) as progress:
         compiled = run_gpu(output, progress)
     console.print(summary_table(compiled.report))
-    kernels = sorted((output / "h100" / "kernels").glob("*.cu"))
-    console.print(f"{len(kernels)} CUDA kernels: {output}/h100/kernels/")
+    console.print(_verified(compiled.report) + " (on the emulated CUDA device, its checker on)")
+    console.print(registers_of(output / "h100" / "kernels"))
+    console.print(f"their source: {output}/h100/kernels/")
     failed = not result.report.ok or not compiled.report.ok or check.disagree
     raise typer.Exit(1 if failed else 0)
 

@@ -128,8 +128,32 @@ def run_cpu(folder: Path, progress: Progress = silent) -> tuple[Optimized, Check
 
 
 def run_gpu(folder: Path, progress: Progress = silent) -> Optimized:
-    """Compile the detector for an H100, down to kernels; nothing is run."""
-    from .job import optimize
+    """Compile the detector for an H100 and check its kernels on the emulated CUDA device.
 
-    shape = {"x": (1, 3, HEIGHT, WIDTH)}
-    return optimize(detector_file(), GPU_TARGET, folder / "h100", inputs=shape, progress=progress)
+    Half the picture's width, because the emulated device checks every memory access.
+    """
+    from .job import optimize
+    from .options import Options
+
+    return optimize(
+        detector_file(),
+        GPU_TARGET,
+        folder / "h100",
+        inputs={"x": (1, 3, HEIGHT, HEIGHT)},
+        options=Options(device="emulated"),
+        progress=progress,
+    )
+
+
+def registers_of(folder: Path) -> str:
+    """What nvcc makes of the kernels in ``folder``, in one sentence."""
+    from .cudasim import gate
+
+    files = sorted(folder.glob("*.cu"))
+    if gate.find_nvcc() is None:
+        return f"{len(files)} CUDA kernels; no nvcc here to compile them"
+    kernels = [k for file in files for k in gate.check(file.read_text(), ("sm_90a",)) or ()]
+    registers = max(kernel.registers for kernel in kernels)
+    spilled = [k.kernel for k in kernels if k.spill_stores + k.spill_loads]
+    spills = f"{len(spilled)} spill ({', '.join(spilled)})" if spilled else "none spills"
+    return f"{len(kernels)} CUDA kernels, compiled by nvcc: at most {registers} registers, {spills}"

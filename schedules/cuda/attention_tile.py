@@ -41,10 +41,11 @@ class AttentionTile:
 
 def choose_tile(scores: Contraction, values: Contraction, machine: Machine) -> AttentionTile | str:
     """The most queries per block that still give every multiprocessor one, or why none fit."""
-    batch, queries, keys, depth = (scores.extent(role) for role in "SIJK")
-    width = values.extent("J")
-    if None in (batch, queries, keys, depth, width):
+    extents = [*(scores.extent(role) for role in "SIJK"), values.extent("J")]
+    known = [extent for extent in extents if extent is not None]
+    if len(known) < len(extents):
         return "attention with a symbolic shape"
+    batch, queries, keys, depth, width = known
     if 1 in (queries, keys, width):
         return "attention with one query, one key or one column"
     options = []

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from tvmfuse.cudasim.device import device
-
-TARGET = "nvidia/nvidia-a100"
+from tvmfuse.cudasim.programs import TARGET, operator_module
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def measure(
 
     start = time.perf_counter()
     with device() as session:
-        executable = tvm.compile(_module(operator, shapes), target=tvm.target.Target(TARGET))
+        executable = tvm.compile(operator_module(operator, shapes), target=tvm.target.Target(TARGET))
         build_seconds = time.perf_counter() - start
         seconds = _best_time(executable, shapes)
         if not session.launches:
@@ -91,20 +90,6 @@ def table(figures: list[Figure]) -> str:
         lines.append(f"{f.program:<14} {f.build_seconds:>8.2f} {f.seconds:>8.3f} {rate} {factor}")
     factors = [f.checking_factor for f in figures if f.checked_seconds > 0]
     return "\n".join([*lines, f"median checking factor {statistics.median(factors):.1f}x"])
-
-
-def _module(operator: Callable[..., Any], shapes: list[tuple[int, ...]]) -> Any:
-    from tvm import relax
-
-    builder = relax.BlockBuilder()
-    params = [
-        relax.Var(f"p{i}", relax.TensorType(shape, "float32")) for i, shape in enumerate(shapes)
-    ]
-    with builder.function("main", params):
-        with builder.dataflow():
-            result = builder.emit_output(operator(*params))
-        builder.emit_func_output(result)
-    return builder.get()
 
 
 def _best_time(executable: Any, shapes: list[tuple[int, ...]], repeat: int = 3) -> float:

@@ -56,6 +56,7 @@ _PLAIN_FLAGS = ("-O2",)
 # The hooks of thread sanitizer tell every access to checker.cpp; its library is not linked.
 _INSTRUMENTED_FLAGS = ("-O1", "-fsanitize=thread", "-DCUDASIM_INSTRUMENTED=1")
 _CORE = "libcudasim.so"
+_SOURCES = "source"  # folder beside the libraries
 _DRIVER = "libcuda.so.1"
 _RUNTIME = "libcudart.so.13"
 LIBRARIES = (_CORE, _DRIVER, _RUNTIME)
@@ -110,7 +111,8 @@ def build_kernels(source: str, instrumented: bool) -> Path:
                 file = Path(scratch) / FILE_NAME
                 file.write_text(code, encoding="utf-8")
                 built = Path(scratch) / "kernel.o"
-                include = ("-I", str(headers), "-I", str(DEVICE), "-include", "cudasim.h")
+                sources = build_device() / _SOURCES
+                include = ("-I", str(headers), "-I", str(sources), "-include", "cudasim.h")
                 _compile((*flags, *include, "-c", str(file), "-o", str(built)), source)
                 # Linked apart, without -fsanitize=thread, which would link its library.
                 _compile(("-shared", str(built), "-o", str(target)), source)
@@ -120,11 +122,14 @@ def build_kernels(source: str, instrumented: bool) -> Path:
 
 
 def _build_libraries(directory: Path) -> None:
-    directory.mkdir()
+    sources = directory / _SOURCES
+    sources.mkdir(parents=True)
+    for name, text in _device_files().items():
+        (sources / name).write_text(text, encoding="utf-8")
     stand_ins = ("driver.cpp", "cudart.cpp")
-    core = [str(p) for p in sorted(DEVICE.glob("*.cpp")) if p.name not in stand_ins]
+    core = [str(p) for p in sorted(sources.glob("*.cpp")) if p.name not in stand_ins]
     link = ("-L", str(directory), "-lcudasim", "-Wl,-rpath,$ORIGIN")
-    versions = f"-Wl,--version-script={DEVICE / 'runtime.ldscript'}"
+    versions = f"-Wl,--version-script={sources / 'runtime.ldscript'}"
     _compile((*_LIBRARY_FLAGS, *core, "-ldl", "-o", str(directory / _CORE)))
     for file, library, extra in (
         ("driver.cpp", _DRIVER, ()),
@@ -132,7 +137,7 @@ def _build_libraries(directory: Path) -> None:
     ):
         name = f"-Wl,-soname,{library}"
         target = str(directory / library)
-        _compile((*_LIBRARY_FLAGS, str(DEVICE / file), name, *extra, *link, "-o", target))
+        _compile((*_LIBRARY_FLAGS, str(sources / file), name, *extra, *link, "-o", target))
 
 
 def _header_directory() -> Path:
@@ -167,6 +172,8 @@ def _publish(build: Callable[[Path], None], target: Path) -> None:
         made = Path(scratch) / target.name
         build(made)
         try:
+            if target.exists():
+                return  # it may be mapped already
             made.rename(target)
         except OSError:
             if not target.exists():
@@ -179,8 +186,18 @@ def _device_key() -> str:
     version = subprocess.run(
         (find_compiler(), "--version"), capture_output=True, text=True, check=True
     ).stdout
-    files = sorted(DEVICE.iterdir())
-    return _hash(version, *_LIBRARY_FLAGS, *(f.read_text(encoding="utf-8") for f in files))
+    return _hash(version, *_LIBRARY_FLAGS, *_device_files().values())
+
+
+@functools.cache
+def _device_files() -> dict[str, str]:
+    """Names and texts of the device's sources, read once.
+
+    Kernels are compiled against the copy in the cache that the loaded libraries were built from:
+    after an update of the package, a running process must not mix old libraries and new headers.
+    """
+    files = sorted(path for path in DEVICE.iterdir() if path.is_file())
+    return {path.name: path.read_text(encoding="utf-8") for path in files}
 
 
 def _hash(*parts: str) -> str:

@@ -10,7 +10,7 @@ namespace cudasim {
 
 static void arrive(const std::vector<AsyncCopy>& group, const void* caller) {
   for (const AsyncCopy& copy : group) {
-    checked_access(copy.destination, copy.bytes.size(), true, caller);
+    async_arrival(copy.destination, copy.bytes.size(), caller);
     memcpy(copy.destination, copy.bytes.data(), copy.bytes.size());
   }
 }
@@ -24,6 +24,7 @@ void async_copy(unsigned destination, const void* source, int bytes, int source_
     runner.abandon("cp.async of " + std::to_string(bytes) + " bytes at a misaligned address");
   if (source_bytes) checked_access(source, size_t(source_bytes), false, __builtin_return_address(0));
   char* target = shared_address(destination);
+  async_issue(target, size_t(bytes), __builtin_return_address(0));
   ++runner.critical;
   AsyncCopy copy{target, std::vector<char>(size_t(bytes))};
   if (source_bytes) memcpy(copy.bytes.data(), source, size_t(source_bytes));

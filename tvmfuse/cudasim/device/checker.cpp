@@ -25,6 +25,8 @@ struct Checker {
   Allocation* recent[64] = {};            // by instruction: most touch one tensor only
 } state;
 
+enum class Phase { access, issue, arrival };  // the latter two of a cp.async
+
 // The access under way.
 struct Present {
   BlockRunner& runner;
@@ -32,6 +34,7 @@ struct Present {
   size_t size;
   bool write;
   const char* memory;
+  Phase phase = Phase::access;
 };
 
 CudasimSite site_of(const BlockRunner& runner, const Access& access) {
@@ -103,14 +106,15 @@ void remember_read(ShadowCell& cell, const Access& present) {
 // One cell's part of an access. `initialised`: the host wrote these bytes.
 void check_cell(ShadowCell& cell, const Present& present, bool is_shared, bool initialised) {
   const Access& access = present.access;
-  if (is_shared && cell.write.epoch < state.block_start) cell.written = 0;
+  if (is_shared && cell.write.epoch < state.block_start) cell.written = cell.pending = 0;
   if (!present.write || access.atomic)
     if (!initialised && (access.mask & ~cell.written)) report(present, "uninitialised read");
   const bool other_block_matters = !is_shared;
   auto seen = [&](const Access& earlier) {
     return earlier.epoch && (other_block_matters || earlier.epoch >= state.block_start);
   };
-  if (seen(cell.write) && conflicts(cell.write, access))
+  const bool in_flight = present.phase == Phase::access && (cell.pending & access.mask);
+  if (in_flight || (seen(cell.write) && conflicts(cell.write, access)))
     report(present, present.write ? "write-write race" : "read-after-write race", &cell.write);
   if (!present.write) {
     remember_read(cell, access);
@@ -122,6 +126,11 @@ void check_cell(ShadowCell& cell, const Present& present, bool is_shared, bool i
       break;
     }
   cell.write = access;
+  if (present.phase == Phase::issue) {
+    cell.pending |= access.mask;
+    return;
+  }
+  if (present.phase == Phase::arrival) cell.pending &= uint8_t(~access.mask);
   cell.written |= access.mask;
 }
 
@@ -156,13 +165,13 @@ Allocation* allocation_of(const char* address, size_t size, const void* caller) 
 }
 
 void check(BlockRunner& runner, const char* address, size_t size, bool write, bool atomic,
-           const void* caller, bool aligned) {
+           const void* caller, bool aligned, Phase phase = Phase::access) {
   if (runner.in_stacks(address) || runner.in_exchange(address)) return;
   Fiber& fiber = *runner.current();
   bool is_shared = runner.in_shared(address);
   const Variant& code = *runner.launch()->code;
-  if (is_shared && settings().lockstep) runner.step(long(uintptr_t(caller) - code.base));
-  Present present{runner, {}, size, write, is_shared ? "shared" : "global"};
+  if (is_shared && settings().lockstep && phase != Phase::issue) runner.step(long(uintptr_t(caller) - code.base));
+  Present present{runner, {}, size, write, is_shared ? "shared" : "global", phase};
   present.access.epoch = state.epoch;
   present.access.offset = uint32_t(uintptr_t(caller) - code.base);
   present.access.warp_epoch = state.warp_epochs[size_t(fiber.linear)];
@@ -178,7 +187,8 @@ void check(BlockRunner& runner, const char* address, size_t size, bool write, bo
     if (end > state.shared_valid.size() || !state.shared_valid[offset] ||
         !state.shared_valid[end - 1])
       out_of_bounds(present, address);
-    if (settings().trace) trace_access(runner, address, size, write, true, present.access.offset);
+    if (settings().trace && phase != Phase::issue)
+      trace_access(runner, address, size, write, true, present.access.offset);
     if (settings().check) check_cells(state.shared, offset, present, nullptr);
     return;
   }
@@ -201,6 +211,20 @@ void checked_access(const void* address, size_t bytes, bool write, const void* c
   BlockRunner* runner = BlockRunner::existing();
   if (runner && runner->current() && settings().instrumented())
     check(*runner, static_cast<const char*>(address), bytes, write, false, caller, aligned);
+}
+
+static void async_access(const void* address, size_t bytes, const void* caller, Phase phase) {
+  BlockRunner* runner = BlockRunner::existing();
+  if (runner && runner->current() && settings().instrumented())
+    check(*runner, static_cast<const char*>(address), bytes, true, false, caller, true, phase);
+}
+
+void async_issue(const void* address, size_t bytes, const void* caller) {
+  async_access(address, bytes, caller, Phase::issue);
+}
+
+void async_arrival(const void* address, size_t bytes, const void* caller) {
+  async_access(address, bytes, caller, Phase::arrival);
 }
 
 void atomic_access(const void* address, size_t bytes, const void* caller) {

@@ -20,6 +20,9 @@ class BlockRunner;
 void checked_access(const void* address, size_t bytes, bool write, const void* caller,
                     bool aligned = true);
 void atomic_access(const void* address, size_t bytes, const void* caller);
+// cp.async to shared memory: from its issue to its arrival at the wait, any access conflicts.
+void async_issue(const void* address, size_t bytes, const void* caller);
+void async_arrival(const void* address, size_t bytes, const void* caller);
 
 // What the scheduler tells the checker.
 void begin_launch(BlockRunner& runner);

@@ -27,8 +27,7 @@ bool Variant::contains(const void* address) const {
 
 static int add_segments(dl_phdr_info* info, size_t, void* context) {
   auto* variant = static_cast<Variant*>(context);
-  if (variant->path != info->dlpi_name) return 0;
-  variant->base = info->dlpi_addr;
+  if (variant->base != info->dlpi_addr) return 0;
   for (int i = 0; i < info->dlpi_phnum; ++i) {
     const auto& header = info->dlpi_phdr[i];
     if (header.p_type != PT_LOAD) continue;
@@ -60,6 +59,13 @@ const Variant* Module::variant(bool instrumented, std::string& error) {
     error = dlerror();
     return nullptr;
   }
+  // By address, not by name: a file that another process replaced is mapped a second time.
+  const link_map* map = nullptr;
+  if (dlinfo(variant.handle, RTLD_DI_LINKMAP, &map) != 0) {
+    error = dlerror();
+    return nullptr;
+  }
+  variant.base = map->l_addr;
   dl_iterate_phdr(add_segments, &variant);
   variant.kernels = static_cast<const Kernel*>(dlsym(variant.handle, "cudasim_kernels"));
   if (!variant.kernels) error = variant.path + " has no kernel table";

@@ -19,6 +19,7 @@ struct Access {
 struct ShadowCell {
   Access write, read, other_read;
   uint8_t written;  // bytes written: since the block began (shared), or ever (global)
+  uint8_t pending;  // bytes that a cp.async under way may write at any moment
 };
 
 constexpr uint32_t kHostEpoch = 1;  // of copies from the host
