@@ -70,5 +70,8 @@ setup(
         "demo": DEMO,
         "test": TEST,
     },
-    entry_points={"console_scripts": ["tvmfuse = tvmfuse.cli:main"]},
+    entry_points={
+        "console_scripts": ["tvmfuse = tvmfuse.cli:main"],
+        "torch_dynamo_backends": ["tvmfuse = tvmfuse.torch_backend:backend"],
+    },
 )

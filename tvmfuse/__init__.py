@@ -27,6 +27,7 @@ _HOME = {
     "TvmfuseError": "errors",
     "build_graph": "graph",
     "compile": "compiler",
+    "from_torch": "torch_backend",
     "load": "frontends",
     "optimize": "job",
     "pipeline": "compiler",

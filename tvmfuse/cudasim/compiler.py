@@ -186,7 +186,7 @@ def _device_key() -> str:
     version = subprocess.run(
         (find_compiler(), "--version"), capture_output=True, text=True, check=True
     ).stdout
-    return _hash(version, *_LIBRARY_FLAGS, *_device_files().values())
+    return _hash(version, _SOURCES, *_LIBRARY_FLAGS, *_device_files().values())
 
 
 @functools.cache

@@ -95,6 +95,11 @@ def _loaded() -> _Device:
     return _device
 
 
+def is_open() -> bool:
+    """True within ``device()``: CUDA modules compiled now are for the emulated device."""
+    return _device is not None and bool(_device.open)
+
+
 @contextlib.contextmanager
 def device(
     check: bool = False,
@@ -163,6 +168,11 @@ def _install_compile_hook() -> None:
 def _build(source: bytes, instrumented: int, text: Any, capacity: int) -> int:
     """The core library asks for a module's shared library: its path, or the error, into text."""
     try:
+        if source.startswith(b"\x7fELF"):
+            raise CudasimError(
+                "the module holds machine code of a GPU, not CUDA source: compile it within "
+                "tvmfuse.cudasim.device(), and without nvcc as TVM's compile hook"
+            )
         text_of_module = source.decode()
         if change := _loaded().change:
             text_of_module = change(text_of_module)

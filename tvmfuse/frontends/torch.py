@@ -1,7 +1,8 @@
-"""PyTorch: files of torch.export and exported programs."""
+"""PyTorch: files of torch.export, exported programs and the graphs that Dynamo captures."""
 
 from __future__ import annotations
 
+import copy
 import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import torch
 import tvm
+from torch import fx
 
 from ..errors import ModelError
 from .script import bind
@@ -39,7 +41,9 @@ def import_exported_program(
     """The Relax module of an exported program, its weights bound as constants."""
     from tvm.relax.frontend.torch import from_exported_program
 
-    program = program.run_decompositions({})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = program.run_decompositions({})
     _check_operators(program, name)
     try:
         mod = from_exported_program(program, unwrap_unit_return_tuple=True)
@@ -63,3 +67,121 @@ def _check_operators(program: torch.export.ExportedProgram, name: str) -> None:
     if missing:
         text = "; ".join(f"{operator} (node {', '.join(n)})" for operator, n in missing.items())
         raise ModelError(f"{name}: TVM's importer has no {text}")
+
+
+def export_graph(
+    graph: fx.GraphModule,
+    inputs: Sequence[torch.Tensor | int | torch.SymInt],
+    weights: Sequence[int],
+    outputs: Sequence[int],
+    *,
+    dynamic: bool,
+) -> torch.export.ExportedProgram:
+    """Export a graph of Dynamo as a function of its activations only.
+
+    ``weights`` are the positions of inputs that become constants of the program, ``outputs``
+    the positions of the results that it keeps (all tensors).  Symbolic sizes, which Dynamo passes
+    as inputs of their own, are read off the tensors that have them.  With ``dynamic`` the sizes
+    that Dynamo made symbolic stay so; otherwise they are those of ``inputs``.  Raises ModelError.
+    """
+    held = fx.GraphModule(graph, copy.deepcopy(graph.graph))
+    placeholders = [node for node in held.graph.nodes if node.op == "placeholder"]
+    sizes = _symbolic_sizes(placeholders, weights)
+    for position, node in enumerate(placeholders):
+        if position in weights:
+            name = f"tvmfuse_weight_{position}"
+            held.register_buffer(name, inputs[position].detach())
+            _replace(held.graph, node, "get_attr", name)
+        elif not isinstance(inputs[position], torch.Tensor):
+            home = sizes.get(str(node.meta["example_value"]))
+            if home is None and node.users:
+                raise ModelError(f"no input has the symbolic size {node.name}")
+            if home is not None:
+                _replace(held.graph, node, "call_function", torch.ops.aten.sym_size.int, home)
+            else:
+                held.graph.erase_node(node)
+    for node in list(held.graph.nodes):
+        if node.op == "call_function" and node.target is torch._C._set_grad_enabled:
+            held.graph.erase_node(node)
+        elif node.op == "output":
+            node.args = (tuple(node.args[0][position] for position in outputs),)
+    held.graph.eliminate_dead_code()
+    held.recompile()
+    kept = [node for position, node in enumerate(placeholders) if position not in weights]
+    tensors = [node for node in kept if isinstance(node.meta["example_value"], torch.Tensor)]
+    arguments = tuple(i for n, i in zip(placeholders, inputs, strict=True) if n in tensors)
+    shapes = tuple(_dynamic_shape(node) for node in tensors) if dynamic else None
+    try:
+        # Dynamo is in the middle of a trace of its own, which export must not take for its.
+        with torch._guards.tracing(None), torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.export.export(held, arguments, dynamic_shapes=shapes, strict=False)
+    except Exception as error:  # export raises whatever the operators' rules run into
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ModelError(f"torch.export refuses the graph: {lines[0]}") from error
+
+
+def check_pure(program: torch.export.ExportedProgram) -> None:
+    """Raise ModelError if the program writes into its inputs or weights or draws random numbers.
+
+    TVM's importer drops such writes, and takes dropout for the identity, without a word.
+    """
+    signature = program.graph_signature
+    written = [*signature.user_inputs_to_mutate.values(), *signature.buffers_to_mutate.values()]
+    if written:
+        raise ModelError(f"it writes into {', '.join(written)}; only functions are compiled")
+    drawn = sorted({str(node.target) for node in program.graph.nodes if _is_random(node)})
+    if drawn:
+        raise ModelError(f"it draws random numbers: {', '.join(drawn)}")
+
+
+def _is_random(node: fx.Node) -> bool:
+    """Whether the operator draws random numbers with these arguments (dropout may be off)."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    if torch.Tag.nondeterministic_seeded not in node.target.tags:
+        return False
+    arguments = dict(node.kwargs)
+    for value, formal in zip(node.args, node.target._schema.arguments, strict=False):
+        arguments[formal.name] = value
+    for formal in node.target._schema.arguments:
+        value = arguments.get(formal.name, formal.default_value)
+        if formal.name in ("train", "training") and value is False:
+            return False
+        if formal.name in ("p", "dropout_p") and value == 0.0:
+            return False
+    return True
+
+
+def _symbolic_sizes(
+    placeholders: Sequence[fx.Node], weights: Sequence[int]
+) -> dict[str, tuple[fx.Node, int]]:
+    """For every symbol the first input tensor and axis that has it as its size."""
+    found: dict[str, tuple[fx.Node, int]] = {}
+    for position, node in enumerate(placeholders):
+        value = node.meta.get("example_value")
+        if isinstance(value, torch.Tensor) and position not in weights:
+            for axis, size in enumerate(value.shape):
+                if isinstance(size, torch.SymInt):
+                    found.setdefault(str(size), (node, axis))
+    return found
+
+
+def _dynamic_shape(node: fx.Node) -> dict[int, torch.export.Dim]:
+    """The axes of an input whose sizes Dynamo made symbols, named alike where they are equal."""
+    return {
+        axis: torch.export.Dim(str(size))
+        for axis, size in enumerate(node.meta["example_value"].shape)
+        if isinstance(size, torch.SymInt) and size.node.expr.is_symbol
+    }
+
+
+def _replace(
+    graph: fx.Graph, node: fx.Node, kind: str, target: object, args: tuple[object, ...] = ()
+) -> None:
+    """Put another node in the place of a placeholder, after the last placeholder."""
+    last = [other for other in graph.nodes if other.op == "placeholder"][-1]
+    with graph.inserting_after(last):
+        new = graph.create_node(kind, target, args, {})
+    node.replace_all_uses_with(new)
+    graph.erase_node(node)
