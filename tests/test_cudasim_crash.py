@@ -71,6 +71,23 @@ def test_bad_kernel_is_an_error_that_names_it(run: Runner, body: str, message: s
     np.testing.assert_array_equal(run(), np.maximum(run.x, 0))  # the device lives on
 
 
+@pytest.mark.parametrize("check", [False, True])
+def test_crash_names_the_line_of_the_printed_source(run: Runner, check: bool) -> None:
+    lines = []
+
+    def broken(source: str) -> str:
+        opening = re.search(r"__global__[^;{]*\{", source)
+        assert opening
+        lines.append(source.count("\n", 0, opening.end()) + 3)
+        return f"{source[: opening.end()]}\n\nx_ptr[1 << 28] = 1.0f;\n{source[opening.end() :]}"
+
+    with cudasim.device(check=check) as session:
+        session.substitute(broken)
+        with pytest.raises(Exception, match="relu_kernel") as caught:
+            run.machine["main"](tvm.runtime.tensor(run.x, run.device))
+    assert f"line {lines[0]} of the printed CUDA" in str(caught.value)
+
+
 def test_endless_recursion_is_a_stack_overflow(run: Runner) -> None:
     body = (
         "struct R { __attribute__((noinline)) static float f(float v, volatile float* p) "

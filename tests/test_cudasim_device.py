@@ -167,6 +167,18 @@ def test_trace_counts_sectors_of_a_copy_and_of_a_transpose() -> None:
     assert counters.global_read.transactions == counters.global_read.ideal == 64 * 64 * 4 // 32
 
 
+def test_trace_counts_scalar_operations_by_kind() -> None:
+    """Exact counts: TVM computes each exponential of a softmax twice."""
+    shapes: list[tuple[int, ...]] = [(64, 48), (48, 64)]
+    with cudasim.device(trace=True) as session:
+        run(build(op.matmul, list(shapes), "float32"), inputs(shapes, "float32"))
+    assert session.counters[0].scalar_operations == {"add": 48 * 64**2, "multiply": 48 * 64**2}
+    with cudasim.device(trace=True) as session:
+        run(build(op.nn.softmax, [(6, 200)], "float32"), inputs([(6, 200)], "float32"))
+    counted = session.counters[0].scalar_operations
+    assert (counted["divide"], counted["special"]) == (6 * 200, 2 * 6 * 200)
+
+
 def test_lockstep_warps_make_the_bfloat16_reduction_right() -> None:
     """TVM drops the warp barriers of this reduction: right in lockstep only, a race otherwise."""
     shapes, values = [(4, 100)], inputs([(4, 100)], "float32")[0]

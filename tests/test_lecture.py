@@ -90,3 +90,18 @@ def test_the_cuda_kernel_passes_its_check_on_the_emulated_device():
     )
     (check,) = report.verification
     assert check.ok is True and check.max_rel < check.tolerance
+
+
+def test_what_is_compiled_in_a_session_runs_on_the_emulated_device():
+    from tvmfuse import cudasim
+
+    with cudasim.device(check=True) as session:
+        executable, _ = tvmfuse.compile(
+            lecture_module(), "sm_80", options=tvmfuse.Options(verify=False)
+        )
+        device = tvm.cuda(0)
+        machine = relax.VirtualMachine(executable, device)
+        got = machine["main"](*[tvm.runtime.tensor(a, device) for a in arrays()]).numpy()
+    np.testing.assert_allclose(got, reference(*arrays()), rtol=1e-5, atol=1e-5)
+    assert session.findings == ()
+    assert [launch.kernel for launch in session.launches] == ["fused_matmul_add_relu_kernel"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import sys
 
 from tvm.target import Target, codegen
 from tvm.target.tag import list_tags
@@ -98,5 +99,7 @@ def runs_here(target: Target) -> bool:
     if target.kind.name == "cuda":
         import tvm
 
-        return bool(tvm.cuda(0).exist)
+        # The emulated device, once loaded, looks to TVM like a real one.
+        emulated = sys.modules.get("tvmfuse.cudasim.device")
+        return bool(tvm.cuda(0).exist) and (emulated is None or not emulated.is_loaded())
     return str(target.attrs.get("mtriple", "")).split("-")[0] == os.uname().machine

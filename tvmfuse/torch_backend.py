@@ -25,7 +25,7 @@ from tvm.target import Target
 
 from .compiler import compile
 from .errors import ModelError, TvmfuseError
-from .frontends.torch import check_pure, export_graph, import_exported_program
+from .frontends.torch import export_graph, import_exported_program
 from .options import Options
 from .report.data import Report
 from .target import resolve_target, runs_here
@@ -53,10 +53,10 @@ class TorchModule:
         name: str,
     ) -> None:
         """Compile ``program``; raises ModelError and TargetError."""
-        check_pure(program)
         resolved = resolve_target(target)
         mod = import_exported_program(program, name, {}, {})
         self.executable, self.report = _compile(mod, resolved, options, name)
+        self.weights: Sequence[torch.Tensor] = ()
         self._in, self._out = program.call_spec.in_spec, program.call_spec.out_spec
         self._target = resolved
         self._machine: Callable[..., Any] | None = None
@@ -207,6 +207,8 @@ class CompiledGraph:
         if program is None and len(self.programs) >= MOST_PROGRAMS:
             raise ModelError(f"it met more than {MOST_PROGRAMS} sets of shapes or weights")
         program = self._build(inputs)
+        # Held, so that no other tensor can come to lie at their addresses.
+        program.weights = [inputs[i].detach() for i in self.weights]
         self.programs[self._key(inputs)] = versions, program
         return program
 
@@ -217,6 +219,11 @@ class CompiledGraph:
         return addresses, shapes
 
     def _build(self, inputs: Sequence[Any]) -> TorchModule:
+        # Dynamo is in the middle of a trace of its own, which export must not take for its.
+        with torch._guards.tracing(None), torch.no_grad():
+            return self._compile_best(inputs)
+
+    def _compile_best(self, inputs: Sequence[Any]) -> TorchModule:
         target = _target([i for i in inputs if isinstance(i, torch.Tensor)])
         if self.dynamic:
             try:

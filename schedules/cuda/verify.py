@@ -118,6 +118,7 @@ def allocated_bytes(func: tirx.PrimFunc) -> tuple[int, int] | None:
             s_tir.transform.LowerInitBlock(),
             s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
             s_tir.transform.ConvertBlocksToOpaque(),
+            s_tir.transform.LiftThreadBinding(),
             s_tir.transform.CompactBufferAllocation(),
         ]
     )

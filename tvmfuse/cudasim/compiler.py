@@ -54,7 +54,13 @@ _KERNEL_FLAGS = (
 )
 _PLAIN_FLAGS = ("-O2",)
 # The hooks of thread sanitizer tell every access to checker.cpp; its library is not linked.
-_INSTRUMENTED_FLAGS = ("-O1", "-fsanitize=thread", "-DCUDASIM_INSTRUMENTED=1")
+# Those of its coverage count basic blocks, from which flops.py counts operations.
+_INSTRUMENTED_FLAGS = (
+    "-O1",
+    "-fsanitize=thread",
+    "-fsanitize-coverage=trace-pc",
+    "-DCUDASIM_INSTRUMENTED=1",
+)
 _CORE = "libcudasim.so"
 _SOURCES = "source"  # folder beside the libraries
 _DRIVER = "libcuda.so.1"

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from tvmfuse.cudasim.compiler import build_kernels
 from tvmfuse.cudasim.errors import CudasimError
-from tvmfuse.cudasim.findings import Finding, read_findings
+from tvmfuse.cudasim.findings import Finding, read_findings, source_line
 from tvmfuse.cudasim.stand_ins import load_stand_ins
 from tvmfuse.cudasim.trace import Counters, Launch, read_counters, read_launches
 
@@ -18,6 +18,7 @@ WarpModel = Literal["independent", "lockstep"]
 _BUILDER = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.POINTER(ctypes.c_char), ctypes.c_int
 )
+_RESOLVER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_ulonglong)
 _COMPILE_HOOK = "tvm_callback_cuda_compile"
 
 
@@ -72,6 +73,8 @@ class _Device:
         self.change: Callable[[str], str] | None = None
         self.builder = _BUILDER(_build)
         core.cudasim_set_builder(self.builder)
+        self.resolver = _RESOLVER(_line_of)
+        core.cudasim_set_resolver(self.resolver)
         core.cudasim_error.restype = ctypes.c_char_p
 
     def configure(self, settings: _Settings) -> None:
@@ -93,6 +96,11 @@ def _loaded() -> _Device:
     if _device is None:
         raise CudasimError("the emulated device is not loaded: enter tvmfuse.cudasim.device()")
     return _device
+
+
+def is_loaded() -> bool:
+    """Whether ``tvm.cuda(0)`` is the emulated device in this process, in a session or not."""
+    return _device is not None
 
 
 def is_open() -> bool:
@@ -163,6 +171,11 @@ def _install_compile_hook() -> None:
         return str(code).encode() + b"\0"
 
     tvm_ffi.register_global_func(_COMPILE_HOOK, keep_source, override=True)
+
+
+def _line_of(library: bytes, offset: int) -> int:
+    """The core library asks where a kernel failed."""
+    return source_line(library.decode(), offset)
 
 
 def _build(source: bytes, instrumented: int, text: Any, capacity: int) -> int:

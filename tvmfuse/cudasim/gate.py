@@ -63,6 +63,8 @@ def find_nvcc() -> Path | None:
     """nvcc of the toolkit or of the pip wheels; None if neither is installed."""
     if installed := shutil.which("nvcc"):
         return Path(installed)
+    if usual := shutil.which("nvcc", path="/usr/local/cuda/bin"):
+        return Path(usual)
     if spec := importlib.util.find_spec("nvidia"):
         for root in spec.submodule_search_locations or ():
             for path in sorted(Path(root).glob("*/bin/nvcc")):
@@ -112,6 +114,20 @@ def occupancy(multiprocessor: Multiprocessor, threads: int, registers: int, shar
     most_warps = multiprocessor.threads // 32
     blocks = min(multiprocessor.blocks, most_warps // warps, by_registers, by_shared)
     return blocks * warps / most_warps
+
+
+def resources_table(resources: tuple[KernelResources, ...]) -> str:
+    """One line per kernel and architecture."""
+    lines = [
+        f"{'kernel':<40} {'arch':<8} {'registers':>9} {'shared':>7} {'stack':>6} {'spills':>7} "
+        f"{'threads':>7} {'occupancy':>9}"
+    ]
+    lines += [
+        f"{r.kernel:<40} {r.architecture:<8} {r.registers:>9} {r.static_shared:>7} {r.stack:>6} "
+        f"{r.spill_stores + r.spill_loads:>7} {r.threads:>7} {r.occupancy:>8.0%}"
+        for r in resources
+    ]
+    return "\n".join(lines)
 
 
 _ENTRY = re.compile(r"Compiling entry function '(\w+)'")

@@ -1,4 +1,4 @@
-"""Small programs for the mutation table: TVM's default CUDA pipeline, and ``cp.async`` pipelines."""
+"""Small programs for the mutation table: operators under TVM's pipeline, ``cp.async`` matmuls."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ def judged(name: str, limit: int = 0) -> list[Verdict]:
 
             return judge(session, multiply, cuda_source(kernel.mod), limit)
         operator, shapes = operator_programs()[name]
-        executable = tvm.compile(operator_module(operator, shapes), target=tvm.target.Target(TARGET))
+        executable = tvm.compile(
+            operator_module(operator, shapes), target=tvm.target.Target(TARGET)
+        )
         machine = relax.VirtualMachine(executable, gpu, memory_cfg="naive")
         inputs = on_device(shapes)
         source = cuda_source(executable.mod)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from dataclasses import dataclass
+
+from tvmfuse.cudasim.flops import read_flops
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Counters:
     shared_read: Traffic
     shared_write: Traffic
     matrix_flops: int
+    scalar_operations: dict[str, int]  # by kind, see flops.py
 
 
 class _Record(ctypes.Structure):
@@ -81,6 +85,7 @@ class _CountersRecord(ctypes.Structure):
 def read_counters(core: ctypes.CDLL, launches: tuple[Launch, ...]) -> tuple[Counters, ...]:
     """Counters of every kernel that a traced session ran, by name."""
     counters = []
+    operations = read_flops(core)
     record = _CountersRecord()
     for index in range(core.cudasim_counters_count()):
         core.cudasim_counters_get(index, ctypes.byref(record))
@@ -93,22 +98,49 @@ def read_counters(core: ctypes.CDLL, launches: tuple[Launch, ...]) -> tuple[Coun
         }
         times = sum(launch.kernel == kernel for launch in launches)
         counters.append(
-            Counters(kernel=kernel, launches=times, matrix_flops=record.matrix_flops, **traffic)
+            Counters(
+                kernel=kernel,
+                launches=times,
+                matrix_flops=record.matrix_flops,
+                scalar_operations=operations.get(kernel, {}),
+                **traffic,
+            )
         )
     return tuple(counters)
 
 
 def counters_table(counters: tuple[Counters, ...]) -> str:
-    """One line per kernel: transactions over the ideal, for each memory and direction."""
+    """Per kernel: transactions over the ideal for each memory and direction, and operations."""
 
     def ratio(traffic: Traffic) -> str:
         if not traffic.requests:
             return f"{'-':>16}"
         return f"{traffic.transactions:>10} {traffic.transactions / traffic.ideal:>4.2f}x"
 
-    head = f"{'kernel':<32} {'launches':>8} " + " ".join(f"{n:>16}" for n in _TRAFFIC)
+    def operations(kernel: Counters) -> str:
+        counted = {**kernel.scalar_operations, "matrix": kernel.matrix_flops}
+        return ", ".join(f"{kind} {times}" for kind, times in counted.items() if times)
+
+    head = f"{'kernel':<40} {'launches':>8} " + " ".join(f"{n:>16}" for n in _TRAFFIC)
     lines = [
-        f"{c.kernel:<32} {c.launches:>8} " + " ".join(ratio(getattr(c, n)) for n in _TRAFFIC)
+        f"{c.kernel:<40} {c.launches:>8} "
+        + " ".join(ratio(getattr(c, n)) for n in _TRAFFIC)
+        + f"  {operations(c)}"
         for c in counters
     ]
-    return "\n".join([head, *lines])
+    explanation = (
+        "global: 32-byte sectors, shared: passes over the banks; x: over the least possible"
+    )
+    return "\n".join([f"{head}  operations", *lines, explanation])
+
+
+def launches_table(launches: tuple[Launch, ...]) -> str:
+    """One line per launch, in order; equal ones that follow each other share a line."""
+    lines = [f"{'kernel':<40} {'times':>5} {'grid':>18} {'block':>14} {'dynamic shared':>14}"]
+    for launch, group in itertools.groupby(launches):
+        grid, block = ("x".join(map(str, size)) for size in (launch.grid, launch.block))
+        lines.append(
+            f"{launch.kernel:<40} {len(list(group)):>5} {grid:>18} {block:>14} "
+            f"{launch.dynamic_shared:>14}"
+        )
+    return "\n".join(lines)

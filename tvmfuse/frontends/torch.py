@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import tvm
@@ -41,12 +42,15 @@ def import_exported_program(
     """The Relax module of an exported program, its weights bound as constants."""
     from tvm.relax.frontend.torch import from_exported_program
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        program = program.run_decompositions({})
-    _check_operators(program, name)
     try:
-        mod = from_exported_program(program, unwrap_unit_return_tuple=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = program.run_decompositions(decompositions())
+            _check_pure(program, name)
+            _check_operators(program, name)
+            mod = from_exported_program(program, unwrap_unit_return_tuple=True)
+    except ModelError:
+        raise
     except Exception as error:  # TVM's importer raises whatever its converters run into
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelError(f"{name}: TVM cannot import it: {lines[-1]}") from error
@@ -67,6 +71,94 @@ def _check_operators(program: torch.export.ExportedProgram, name: str) -> None:
     if missing:
         text = "; ".join(f"{operator} (node {', '.join(n)})" for operator, n in missing.items())
         raise ModelError(f"{name}: TVM's importer has no {text}")
+
+
+def decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
+    """PyTorch's fused inference operators, which have no decomposition there, in plain ones."""
+    aten = torch.ops.aten
+    return {
+        aten._unsafe_view.default: torch.reshape,
+        aten._transformer_encoder_layer_fwd.default: _encoder_layer,
+        aten._native_multi_head_attention.default: _multi_head_attention,
+    }
+
+
+def _multi_head_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    width: int,
+    heads: int,
+    qkv_weight: torch.Tensor,
+    qkv_bias: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    need_weights: bool = True,
+    average_weights: bool = True,
+    mask_type: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """``torch.nn.MultiheadAttention`` of (batch, tokens, width); a mask is True where hidden."""
+    if need_weights:
+        raise ModelError("multi-head attention that returns its weights is not supported")
+    split = zip((query, key, value), qkv_weight.chunk(3), qkv_bias.chunk(3), strict=True)
+    q, k, v = (
+        torch.nn.functional.linear(x, w, b).unflatten(-1, (heads, width // heads)).transpose(1, 2)
+        for x, w, b in split
+    )
+    scores = (q * (width // heads) ** -0.5) @ k.transpose(-2, -1)
+    if mask is not None:
+        # Types 0: (tokens, tokens), 1: padding (batch, tokens), 2: of the scores' four axes.
+        wide = mask[:, None, None, :] if mask_type == 1 else mask
+        scores = torch.where(wide, float("-inf"), scores)
+    mixed = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+    return torch.nn.functional.linear(mixed, weight, bias), None
+
+
+def _encoder_layer(
+    x: torch.Tensor,
+    width: int,
+    heads: int,
+    qkv_weight: torch.Tensor,
+    qkv_bias: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    use_gelu: bool,
+    norm_first: bool,
+    epsilon: float,
+    norm_weight_1: torch.Tensor,
+    norm_bias_1: torch.Tensor,
+    norm_weight_2: torch.Tensor,
+    norm_bias_2: torch.Tensor,
+    weight_1: torch.Tensor,
+    bias_1: torch.Tensor,
+    weight_2: torch.Tensor,
+    bias_2: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    mask_type: int | None = None,
+) -> torch.Tensor:
+    """``torch.nn.TransformerEncoderLayer`` of (batch, tokens, width), without dropout."""
+    activation = torch.nn.functional.gelu if use_gelu else torch.relu
+    linear, layer_norm = torch.nn.functional.linear, torch.nn.functional.layer_norm
+
+    def norm_1(y: torch.Tensor) -> torch.Tensor:
+        return layer_norm(y, (width,), norm_weight_1, norm_bias_1, epsilon)
+
+    def norm_2(y: torch.Tensor) -> torch.Tensor:
+        return layer_norm(y, (width,), norm_weight_2, norm_bias_2, epsilon)
+
+    def attend(y: torch.Tensor) -> torch.Tensor:
+        attention = (qkv_weight, qkv_bias, weight, bias, mask, False, True, mask_type)
+        return _multi_head_attention(y, y, y, width, heads, *attention)[0]
+
+    def feed(y: torch.Tensor) -> torch.Tensor:
+        return linear(activation(linear(y, weight_1, bias_1)), weight_2, bias_2)
+
+    if norm_first:
+        x = x + attend(norm_1(x))
+        return x + feed(norm_2(x))
+    x = norm_1(x + attend(x))
+    return norm_2(x + feed(x))
 
 
 def export_graph(
@@ -105,15 +197,16 @@ def export_graph(
             held.graph.erase_node(node)
         elif node.op == "output":
             node.args = (tuple(node.args[0][position] for position in outputs),)
-    held.graph.eliminate_dead_code()
+    # Dead code stays for export to remove: fx would take a write into an input for dead.
     held.recompile()
     kept = [node for position, node in enumerate(placeholders) if position not in weights]
     tensors = [node for node in kept if isinstance(node.meta["example_value"], torch.Tensor)]
     arguments = tuple(i for n, i in zip(placeholders, inputs, strict=True) if n in tensors)
     shapes = tuple(_dynamic_shape(node) for node in tensors) if dynamic else None
+    for node in held.graph.nodes:
+        node.meta = {}  # Dynamo's names for the inputs would get into the guards of the export
     try:
-        # Dynamo is in the middle of a trace of its own, which export must not take for its.
-        with torch._guards.tracing(None), torch.no_grad(), warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return torch.export.export(held, arguments, dynamic_shapes=shapes, strict=False)
     except Exception as error:  # export raises whatever the operators' rules run into
@@ -121,7 +214,7 @@ def export_graph(
         raise ModelError(f"torch.export refuses the graph: {lines[0]}") from error
 
 
-def check_pure(program: torch.export.ExportedProgram) -> None:
+def _check_pure(program: torch.export.ExportedProgram, name: str) -> None:
     """Raise ModelError if the program writes into its inputs or weights or draws random numbers.
 
     TVM's importer drops such writes, and takes dropout for the identity, without a word.
@@ -129,10 +222,10 @@ def check_pure(program: torch.export.ExportedProgram) -> None:
     signature = program.graph_signature
     written = [*signature.user_inputs_to_mutate.values(), *signature.buffers_to_mutate.values()]
     if written:
-        raise ModelError(f"it writes into {', '.join(written)}; only functions are compiled")
+        raise ModelError(f"{name} writes into {', '.join(written)}; only functions are compiled")
     drawn = sorted({str(node.target) for node in program.graph.nodes if _is_random(node)})
     if drawn:
-        raise ModelError(f"it draws random numbers: {', '.join(drawn)}")
+        raise ModelError(f"{name} draws random numbers: {', '.join(drawn)}")
 
 
 def _is_random(node: fx.Node) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,7 +33,9 @@ def find_nvcc() -> str | None:
 @contextmanager
 def cuda_images(target: Target) -> Iterator[None]:
     """While it lasts, CUDA modules are compiled by nvcc for ``target``, GPU or not."""
-    if target.kind.name != "cuda" or (tvm.cuda(0).exist and find_nvcc() is None):
+    emulated = sys.modules.get("tvmfuse.cudasim.device")
+    for_emulation = emulated is not None and emulated.is_open()
+    if target.kind.name != "cuda" or for_emulation or (tvm.cuda(0).exist and find_nvcc() is None):
         yield
         return
     importlib.import_module("tvm.support.nvcc")  # registers the hook that is replaced

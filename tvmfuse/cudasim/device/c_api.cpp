@@ -29,6 +29,7 @@ std::mutex mutex;
 std::deque<CudasimLaunch> launches;
 std::set<std::string> kernel_names;  // keeps the names of `launches`
 thread_local std::string last_error;
+CudasimResolver resolver;
 
 const char* keep(const std::string& name) { return kernel_names.insert(name).first->c_str(); }
 
@@ -51,6 +52,7 @@ void cudasim_configure(int check, int trace, int lockstep, double time_budget, i
 }
 
 void cudasim_set_builder(Builder builder) { set_builder(builder); }
+void cudasim_set_resolver(CudasimResolver function) { resolver = function; }
 
 void cudasim_rebuild_modules() { rebuild_modules(); }
 
@@ -87,6 +89,9 @@ int cudasim_launch(void* handle, const unsigned* grid, const unsigned* block,
                         dynamic_shared});
   }
   last_error = run(launch);
+  if (launch.error_offset() && resolver)
+    if (int line = resolver(launch.code->path.c_str(), launch.error_offset()))
+      last_error += ", line " + std::to_string(line) + " of the printed CUDA";
   return !last_error.empty();
 }
 

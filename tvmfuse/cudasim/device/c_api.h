@@ -14,6 +14,9 @@ struct CudasimLaunch {
 
 void cudasim_configure(int check, int trace, int lockstep, double time_budget, int workers);
 void cudasim_set_builder(cudasim::Builder builder);
+// Line of the printed source at an offset of a library; 0: unknown.
+using CudasimResolver = int (*)(const char* library, unsigned long long offset);
+void cudasim_set_resolver(CudasimResolver resolver);
 void cudasim_rebuild_modules();
 
 void* cudasim_module(const char* source);

@@ -161,7 +161,7 @@ Allocation* allocation_of(const char* address, size_t size, const void* caller) 
   if (const Allocation* near = *present.memory == 'g' ? allocation_before(address) : nullptr)
     text += ", " + std::to_string(address - near->base) + " bytes after the start of a buffer of " +
             std::to_string(near->size);
-  present.runner.abandon(text);
+  present.runner.abandon(text, present.access.offset);
 }
 
 void check(BlockRunner& runner, const char* address, size_t size, bool write, bool atomic,
@@ -179,7 +179,8 @@ void check(BlockRunner& runner, const char* address, size_t size, bool write, bo
   present.access.atomic = atomic;
   if (aligned && (size & (size - 1)) == 0 && uintptr_t(address) % size) {
     report(present, "misaligned access");
-    runner.abandon("misaligned access of " + std::to_string(size) + " bytes");
+    runner.abandon("misaligned access of " + std::to_string(size) + " bytes",
+                   present.access.offset);
   }
   if (is_shared) {
     size_t offset = size_t(address - runner.static_shared());
@@ -231,6 +232,15 @@ void atomic_access(const void* address, size_t bytes, const void* caller) {
   BlockRunner* runner = BlockRunner::existing();
   if (runner && runner->current() && settings().instrumented())
     check(*runner, static_cast<const char*>(address), bytes, true, true, caller, true);
+}
+
+void basic_block(const void* caller) {
+  if (!settings().trace) return;
+  BlockRunner* runner = BlockRunner::existing();
+  if (!runner || !runner->current()) return;
+  ++runner->critical;
+  trace_basic_block(*runner, uintptr_t(caller) - runner->launch()->code->base);
+  --runner->critical;
 }
 
 void begin_launch(BlockRunner& runner) {

@@ -24,6 +24,9 @@ void atomic_access(const void* address, size_t bytes, const void* caller);
 void async_issue(const void* address, size_t bytes, const void* caller);
 void async_arrival(const void* address, size_t bytes, const void* caller);
 
+// The kernel came to the basic block whose hook returns to `caller`.
+void basic_block(const void* caller);
+
 // What the scheduler tells the checker.
 void begin_launch(BlockRunner& runner);
 void begin_block(BlockRunner& runner, uint64_t block);

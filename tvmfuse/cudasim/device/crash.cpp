@@ -1,5 +1,7 @@
 #include "crash.h"
 
+#include <ucontext.h>
+
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -34,11 +36,25 @@ static std::string describe(int signal, const siginfo_t* info, const BlockRunner
   }
 }
 
-static void handle(int signal, siginfo_t* info, void*) {
+// Offset behind the instruction that the signal interrupted, if it is one of the kernel's.
+static uint64_t interrupted(const void* context, const BlockRunner& runner) {
+  const mcontext_t& machine = static_cast<const ucontext_t*>(context)->uc_mcontext;
+#if defined(__x86_64__)
+  auto address = uintptr_t(machine.gregs[REG_RIP]);
+#elif defined(__aarch64__)
+  auto address = uintptr_t(machine.pc);
+#else
+  uintptr_t address = 0;
+#endif
+  const Variant& code = *runner.launch()->code;
+  return code.contains(reinterpret_cast<const void*>(address)) ? address - code.base + 1 : 0;
+}
+
+static void handle(int signal, siginfo_t* info, void* context) {
   BlockRunner* runner = BlockRunner::existing();
   bool in_kernel = runner && runner->current();
   if (in_kernel && (signal != SIGURG || runner->critical == 0))
-    runner->abandon(describe(signal, info, *runner));
+    runner->abandon(describe(signal, info, *runner), interrupted(context, *runner));
   if (signal == SIGURG) return;
   // Not ours: the instruction faults again under the handler that was there before.
   for (int i = 0; i < kSignalCount; ++i)

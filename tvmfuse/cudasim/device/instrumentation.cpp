@@ -32,6 +32,8 @@ void __tsan_read_range(void* p, unsigned long size) {
 void __tsan_write_range(void* p, unsigned long size) {
   cudasim::checked_access(p, size, true, CUDASIM_CALLER, false);
 }
+// Of -fsanitize-coverage=trace-pc: at the start of every basic block.
+void __sanitizer_cov_trace_pc() { cudasim::basic_block(CUDASIM_CALLER); }
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}

@@ -29,10 +29,19 @@ struct Launch {
     if (!failed.exchange(true)) error_ = message;
   }
   const std::string& error() const { return error_; }
+  // Where the first failure happened, as an offset behind the instruction; 0: not in the kernel.
+  void fail_at(const std::string& message, uint64_t offset) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (failed.exchange(true)) return;
+    error_ = message;
+    offset_ = offset;
+  }
+  uint64_t error_offset() const { return offset_; }
 
  private:
   std::mutex mutex_;
   std::string error_;
+  uint64_t offset_ = 0;
 };
 
 // Runs every block. Returns an error that names the kernel, or an empty string.

@@ -85,8 +85,8 @@ void BlockRunner::yield() {
   if (_setjmp(current_->context) == 0) _longjmp(scheduler_, 1);
 }
 
-void BlockRunner::abandon(const std::string& message) {
-  launch_->fail(message + " (" + where() + ")");
+void BlockRunner::abandon(const std::string& message, uint64_t offset) {
+  launch_->fail_at(message + " (" + where() + ")", offset);
   critical = 0;
   _longjmp(scheduler_, 1);
 }

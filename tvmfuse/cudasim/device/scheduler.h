@@ -55,7 +55,7 @@ class BlockRunner {
   Exchange exchange(unsigned mask, const void* value, size_t size, int line);
   unsigned converge(int line);
   void step(long site);
-  [[noreturn]] void abandon(const std::string& message);
+  [[noreturn]] void abandon(const std::string& message, uint64_t offset = 0);
 
   // ---- state that the kernel, the checker and the crash handler read
   Fiber* current() const { return current_; }

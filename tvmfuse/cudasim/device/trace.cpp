@@ -35,6 +35,11 @@ CudasimCounters& counters_of(const BlockRunner& runner) {
   return by_kernel[runner.launch()->kernel->name];
 }
 
+using KernelOfLibrary = std::pair<std::string, std::string>;
+std::map<KernelOfLibrary, std::vector<uint64_t>> visits_of;
+std::vector<uint64_t>* visits_now;  // those of `visited_launch`
+const Launch* visited_launch;
+
 using Iterator = std::vector<Record>::const_iterator;
 
 size_t distinct(Iterator begin, Iterator end, uintptr_t unit) {
@@ -75,7 +80,18 @@ void trace_access(BlockRunner& runner, const char* address, size_t bytes, bool w
   --runner.critical;
 }
 
+void trace_basic_block(const BlockRunner& runner, uint64_t offset) {
+  const Launch* launch = runner.launch();
+  if (visited_launch != launch) {
+    visits_now = &visits_of[{launch->kernel->name, launch->code->path}];
+    visited_launch = launch;
+  }
+  if (offset >= visits_now->size()) visits_now->resize(offset + 1);
+  ++(*visits_now)[offset];
+}
+
 void trace_block_end(BlockRunner& runner) {
+  visited_launch = nullptr;  // the next launch may have the same address
   std::stable_sort(records.begin(), records.end(), [](const Record& a, const Record& b) {
     return a.request() < b.request();
   });
@@ -110,7 +126,20 @@ void count_matrix_flops(int m, int n, int k) {
 
 }  // namespace cudasim
 
-void cudasim_begin_trace() { cudasim::by_kernel.clear(); }
+void cudasim_begin_trace() {
+  cudasim::by_kernel.clear();
+  cudasim::visits_of.clear();
+  cudasim::visited_launch = nullptr;
+}
+
+int cudasim_visits_count() { return int(cudasim::visits_of.size()); }
+
+int cudasim_visits_get(int index, CudasimVisits* visits) {
+  if (index < 0 || index >= cudasim_visits_count()) return 1;
+  const auto& [key, counts] = *std::next(cudasim::visits_of.begin(), index);
+  *visits = {key.first.c_str(), key.second.c_str(), counts.data(), counts.size()};
+  return 0;
+}
 
 int cudasim_counters_count() { return int(cudasim::by_kernel.size()); }
 

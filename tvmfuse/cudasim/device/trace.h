@@ -11,6 +11,8 @@ class BlockRunner;
 
 void trace_access(BlockRunner& runner, const char* address, size_t bytes, bool write,
                   bool is_shared, uint32_t offset);
+// The kernel came to the basic block whose hook returns to `offset`.
+void trace_basic_block(const BlockRunner& runner, uint64_t offset);
 // Turns the accesses of the block that ended into transactions.
 void trace_block_end(BlockRunner& runner);
 
@@ -30,7 +32,18 @@ struct CudasimCounters {
   uint64_t matrix_flops;  // of wmma and mma.sync
 };
 
+// How often a kernel came to each basic block of its library, by offset; disassembled, the blocks
+// tell its scalar operations (flops.py).
+struct CudasimVisits {
+  const char* kernel;
+  const char* library;
+  const uint64_t* visits;
+  uint64_t size;
+};
+
 void cudasim_begin_trace();
 int cudasim_counters_count();
 int cudasim_counters_get(int index, CudasimCounters* counters);
+int cudasim_visits_count();
+int cudasim_visits_get(int index, CudasimVisits* visits);
 }
