@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import collections
+import importlib
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -88,6 +89,8 @@ def lowered(case: Case) -> tvm.IRModule:
 
 def samples(case: Case, count: int, seed: int = 1) -> Iterator[s_tir.Schedule]:
     """``count`` schedules with random decisions that pass MetaSchedule's post-processors."""
+    # Registers the intrinsics of tensor cores, which takes most of a minute.
+    importlib.import_module("tvm.s_tir.tensor_intrin.cuda")
     module = lowered(case)
     # The generator applies its rules with the target's limits.
     space = ms.space_generator.PostOrderApply(

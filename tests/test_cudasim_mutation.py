@@ -32,7 +32,7 @@ def test_every_dropped_wait_and_barrier_of_an_async_pipeline_is_reported() -> No
 
 @pytest.mark.slow
 def test_table_of_all_mutants() -> None:
-    """``tvmfuse trace mutants`` prints the table."""
+    """``tvmfuse cudasim mutants`` prints the table."""
     verdicts = {name: judged(name) for name in program_names()}
     assert len(verdicts) >= 8
     assert not [v for program in verdicts.values() for v in missed(program)], table(verdicts)

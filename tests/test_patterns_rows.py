@@ -17,10 +17,6 @@ ADD, MULTIPLY, EXP, SUM, MAX, MEAN, SOFTMAX, LAYER_NORM, RMS_NORM, MATMUL = (
     f"relax.{name}" for name in NAMES.split()
 )
 ROWS = (24, 64)
-SIBLINGS = (
-    "passes/plan.py claims every reduction as an anchor before any group grows, so "
-    "Growth.same_axes never takes one in"
-)
 
 
 def layer_norm(x: relax.Expr, gamma: relax.Expr, beta: relax.Expr) -> relax.Expr:
@@ -111,7 +107,6 @@ def test_log_softmax_of_half_precision() -> None:
     check_fusion(mod, groups=[["relax.astype", "relax.nn.log_softmax"]])
 
 
-@pytest.mark.xfail(strict=True, reason=SIBLINGS)
 @pytest.mark.parametrize("with_producer", [False, True])
 def test_two_reductions_of_one_tensor_are_one_kernel(with_producer: bool) -> None:
     def body(emit, x):
@@ -122,7 +117,6 @@ def test_two_reductions_of_one_tensor_are_one_kernel(with_producer: bool) -> Non
     check_fusion(module({"x": ROWS}, body), groups=[[*producer, SUM, MAX]])
 
 
-@pytest.mark.xfail(strict=True, reason=SIBLINGS)
 def test_statistics_and_what_is_made_of_them() -> None:
     def body(emit, x):
         centre = emit(op.mean(x, axis=-1, keepdims=True), "centre")

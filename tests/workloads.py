@@ -32,8 +32,7 @@ def group_module(
 
     def parameters() -> list[relax.Var]:
         return [
-            relax.Var(key, relax.TensorType(shape, dtype))
-            for key, (shape, dtype) in inputs.items()
+            relax.Var(key, relax.TensorType(shape, dtype)) for key, (shape, dtype) in inputs.items()
         ]
 
     params = parameters()

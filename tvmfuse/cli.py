@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import os
 import sys
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from .errors import ModelError, TvmfuseError
+from .cli_cudasim import app as cudasim
+from .cli_options import (
+    Device,
+    DimOption,
+    Fence,
+    InputOption,
+    Model,
+    MustFuse,
+    NeverFuse,
+    TargetName,
+    Without,
+    parse_dims,
+    parse_inputs,
+    parse_pairs,
+)
+from .errors import TvmfuseError
 
 if TYPE_CHECKING:
     from .report.data import Report
@@ -27,28 +41,10 @@ app = typer.Typer(
 )
 bench = typer.Typer(no_args_is_help=True, help="Measure, side by side with what else there is.")
 app.add_typer(bench, name="bench")
+app.add_typer(cudasim, name="cudasim")
 # Tables need the room; where there is no terminal rich would assume 80 columns.
 console = Console(width=None if sys.stdout.isatty() else 120)
 errors = Console(stderr=True, soft_wrap=True)
-
-Model = Annotated[str, typer.Argument(help="a .onnx, .pt2 or .py file")]
-TargetName = Annotated[
-    str, typer.Option("--target", help="llvm (this CPU), cuda, sm_90a or a TVM target tag")
-]
-DimOption = Annotated[
-    list[str] | None, typer.Option("--dim", metavar="NAME=N", help="bind a symbolic dimension")
-]
-InputOption = Annotated[
-    list[str] | None,
-    typer.Option("--input", metavar="NAME:1x3x160x160", help="bind the shape of a whole input"),
-]
-
-
-class Device(str, Enum):
-    """Choices of ``--device``."""
-
-    auto = "auto"
-    emulated = "emulated"
 
 
 @app.command()
@@ -68,6 +64,10 @@ def optimize(
     device: Annotated[
         Device, typer.Option(help="where CUDA kernels are verified: a GPU, or the emulated device")
     ] = Device.auto,
+    never_fuse: NeverFuse = None,
+    must_fuse: MustFuse = None,
+    fence: Fence = None,
+    without: Without = None,
 ) -> None:
     """Fuse, schedule, compile and verify MODEL; write the library and the report."""
     from .job import optimize as run
@@ -82,7 +82,15 @@ def optimize(
             output,
             dims=parse_dims(dim),
             inputs=parse_inputs(input_shape),
-            options=Options(verify=verify, fuel=fuel, device=device.value),
+            options=Options(
+                verify=verify,
+                fuel=fuel,
+                device=device.value,
+                never_fuse=parse_pairs(never_fuse),
+                must_fuse=parse_pairs(must_fuse),
+                fence=frozenset(fence or ()),
+                without=frozenset(without or ()),
+            ),
             baseline=baseline,
             progress=progress,
         )
@@ -119,6 +127,10 @@ def explain(
     input_shape: InputOption = None,
     code: Annotated[str | None, typer.Option(help="only edges of this code")] = None,
     node: Annotated[str | None, typer.Option(help="only edges of this node")] = None,
+    never_fuse: NeverFuse = None,
+    must_fuse: MustFuse = None,
+    fence: Fence = None,
+    without: Without = None,
 ) -> None:
     """Say for each producer-consumer edge of MODEL whether it is fused, and if not, why."""
     from .frontends import load
@@ -130,7 +142,12 @@ def explain(
     from .report.graph_table import edges_in_full
     from .target import resolve_target
 
-    options = Options()
+    options = Options(
+        never_fuse=parse_pairs(never_fuse),
+        must_fuse=parse_pairs(must_fuse),
+        fence=frozenset(fence or ()),
+        without=frozenset(without or ()),
+    )
     mod = prepare(load(model, dims=parse_dims(dim), inputs=parse_inputs(input_shape)), options)
     edges = edge_entries(fuse(mod, resolve_target(target), DEFAULT, options).plans)
     chosen = [
@@ -223,29 +240,6 @@ def bench_plan() -> None:
     from .bench.planning import measure, planning_table
 
     console.print(planning_table(measure()))
-
-
-def parse_dims(values: list[str] | None) -> dict[str, int]:
-    """``NAME=N`` options as a dictionary; raises ModelError for anything else."""
-    dims: dict[str, int] = {}
-    for value in values or []:
-        name, equals, number = value.rpartition("=")
-        if not equals or not name or not number.isdigit() or int(number) < 1:
-            raise ModelError(f"--dim {value!r} is not NAME=N with N a positive whole number")
-        dims[name] = int(number)
-    return dims
-
-
-def parse_inputs(values: list[str] | None) -> dict[str, tuple[int, ...]]:
-    """``NAME:1x3x160x160`` options as a dictionary; raises ModelError for anything else."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for value in values or []:
-        name, colon, text = value.rpartition(":")
-        extents = text.split("x")
-        if not colon or not name or not all(e.isdigit() and int(e) > 0 for e in extents):
-            raise ModelError(f"--input {value!r} is not NAME:1x3x160x160 with positive extents")
-        shapes[name] = tuple(int(extent) for extent in extents)
-    return shapes
 
 
 def main() -> None:

@@ -40,10 +40,7 @@ class FallbackWarning(UserWarning):
 
 
 class TorchModule:
-    """An exported program compiled for one target; call it as the PyTorch module it came from.
-
-    ``report`` is the report of the compilation, ``executable`` what it made.
-    """
+    """A program compiled for one target, with its ``report``; call it as the module it was."""
 
     def __init__(
         self,
@@ -127,7 +124,7 @@ def backend(
     compiled = CompiledGraph(graph, Options(**(options or {})))
     if not compiled.outputs:
         return graph.forward  # only sizes: nothing to compile
-    compiled.prepare(example_inputs)
+    compiled.program(example_inputs)  # compiles, or warns why not
     return compiled
 
 
@@ -144,11 +141,11 @@ class CompiledGraph:
             for i, node in enumerate(placeholders)
             if i not in self.weights and isinstance(node.meta.get("example_value"), torch.Tensor)
         ]
-        values = [_value(argument) for argument in _results(graph.graph)]
+        results = next(node for node in graph.graph.nodes if node.op == "output").args[0]
+        values = [r.meta.get("example_value") if isinstance(r, fx.Node) else r for r in results]
         self.outputs = [i for i, value in enumerate(values) if isinstance(value, torch.Tensor)]
         self.others = [i for i in range(len(values)) if i not in self.outputs]
         self.reason = _reason_against(placeholders, values)
-        # Sizes among the results are computed by the part of the graph that yields them.
         self.sizes = _only(graph, self.others) if self.others else None
         self.dynamic = any(
             isinstance(size, torch.SymInt)
@@ -165,13 +162,9 @@ class CompiledGraph:
         """The reports of all programs compiled so far."""
         return [program.report for _, program in self.programs.values()]
 
-    def prepare(self, inputs: Sequence[Any]) -> None:
-        """Compile for ``inputs``, or warn why not."""
-        self._program(inputs)
-
     def __call__(self, *inputs: Any) -> Any:
         """The results of the graph, from the compiled program or, after a warning, PyTorch."""
-        program = self._program(inputs)
+        program = self.program(inputs)
         if program is None:
             return self.graph.forward(*inputs)
         results = dict(
@@ -181,7 +174,7 @@ class CompiledGraph:
             results |= zip(self.others, self.sizes(*inputs), strict=True)
         return tuple(results[i] for i in range(len(results)))
 
-    def _program(self, inputs: Sequence[Any]) -> TorchModule | None:
+    def program(self, inputs: Sequence[Any]) -> TorchModule | None:
         """The program for ``inputs``, compiled if need be; None: they go to PyTorch."""
         with self.lock:
             try:
@@ -229,8 +222,7 @@ class CompiledGraph:
             try:
                 return self._compile(inputs, target, dynamic=True)
             except TvmfuseError:
-                # Sizes that cannot stay symbolic are compiled as they come.
-                self.dynamic = False
+                self.dynamic = False  # such sizes are compiled as they come
         return self._compile(inputs, target, dynamic=False)
 
     def _compile(self, inputs: Sequence[Any], target: Target, *, dynamic: bool) -> TorchModule:
@@ -253,14 +245,6 @@ def _compile(
 def _is_weight(node: fx.Node) -> bool:
     """Whether Dynamo knows the input as a parameter or buffer of a module."""
     return "_dynamo_static_input_type" in node.meta.get("tensor_dict", {})
-
-
-def _results(graph: fx.Graph) -> Sequence[Any]:
-    return next(node for node in graph.nodes if node.op == "output").args[0]
-
-
-def _value(argument: Any) -> Any:
-    return argument.meta.get("example_value") if isinstance(argument, fx.Node) else argument
 
 
 def _reason_against(placeholders: Sequence[fx.Node], values: Sequence[Any]) -> str | None:

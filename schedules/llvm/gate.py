@@ -39,6 +39,8 @@ class GateRule(ScheduleRule):
             spatial = [e for e, kind in zip(extents, info.kinds, strict=True) if kind == "S"]
             if sum(e != 1 for e in spatial) > 1:
                 return f"block {info.name} runs over more than one spatial axis"
+        if len({_nest(info) for info in reductions}) == 1:
+            return "its reductions all run over the same rows, which llvm.row keeps in the cache"
         return None
 
     def schedule(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule:
@@ -51,6 +53,12 @@ class GateRule(ScheduleRule):
         for info in blocks(sch):
             _stage(sch, info, machine.grain)
         return sch
+
+
+def _nest(info: BlockInfo) -> tuple[tuple[int | None, str], ...]:
+    """The extents other than 1 and their kinds, spatial ones first."""
+    axes = [(static(e), kind) for e, kind in zip(info.extents, info.kinds, strict=True)]
+    return tuple(sorted((axis for axis in axes if axis[0] != 1), key=lambda axis: axis[1] == "R"))
 
 
 def _stage(sch: s_tir.Schedule, info: BlockInfo, grain: int) -> None:

@@ -53,7 +53,9 @@ def import_exported_program(
         raise
     except Exception as error:  # TVM's importer raises whatever its converters run into
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise ModelError(f"{name}: TVM cannot import it: {lines[-1]}") from error
+        # PyTorch explains below its first line, TVM above its last.
+        line = lines[0] if isinstance(error, RuntimeError) else lines[-1]
+        raise ModelError(f"{name}: TVM cannot import it: {line}") from error
     return bind(mod, dims, inputs) if dims or inputs else mod
 
 
@@ -109,8 +111,9 @@ def _multi_head_attention(
     scores = (q * (width // heads) ** -0.5) @ k.transpose(-2, -1)
     if mask is not None:
         # Types 0: (tokens, tokens), 1: padding (batch, tokens), 2: of the scores' four axes.
-        wide = mask[:, None, None, :] if mask_type == 1 else mask
-        scores = torch.where(wide, float("-inf"), scores)
+        hidden = mask.to(torch.bool)  # may come as floats, -inf where hidden
+        wide = hidden[:, None, None, :] if mask_type == 1 else hidden
+        scores = scores.masked_fill(wide, float("-inf"))
     mixed = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
     return torch.nn.functional.linear(mixed, weight, bias), None
 
@@ -163,7 +166,7 @@ def _encoder_layer(
 
 def export_graph(
     graph: fx.GraphModule,
-    inputs: Sequence[torch.Tensor | int | torch.SymInt],
+    inputs: Sequence[Any],
     weights: Sequence[int],
     outputs: Sequence[int],
     *,
@@ -270,7 +273,7 @@ def _dynamic_shape(node: fx.Node) -> dict[int, torch.export.Dim]:
 
 
 def _replace(
-    graph: fx.Graph, node: fx.Node, kind: str, target: object, args: tuple[object, ...] = ()
+    graph: fx.Graph, node: fx.Node, kind: str, target: Any, args: tuple[Any, ...] = ()
 ) -> None:
     """Put another node in the place of a placeholder, after the last placeholder."""
     last = [other for other in graph.nodes if other.op == "placeholder"][-1]

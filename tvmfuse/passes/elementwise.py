@@ -13,9 +13,10 @@ from ..operators import SPATIAL, Kind
 from ..pattern import SPATIAL_KINDS, Growth
 from ..reasons import Code, Reason
 from ..shapes import same_shape
-from .grow import grow_operands
+from .grow import KEPT_APART, grow_operands
 from .partition import MAX_GROUP, Group, Partition
 
+ELEMENTWISE_NAME = "elementwise"
 ELEMENTWISE_GROWTH = Growth(
     operand=SPATIAL_KINDS,
     expensive_operand=True,
@@ -38,7 +39,7 @@ def group_elementwise(part: Partition, first_number: int) -> list[Group]:
                 continue
         number = first_number + len(groups)
         group = Group(
-            number, "elementwise", node.index, (node.index,), ELEMENTWISE_GROWTH, {node.index}
+            number, ELEMENTWISE_NAME, node.index, (node.index,), ELEMENTWISE_GROWTH, {node.index}
         )
         part.claim(number, [node.index])
         if part.level(node.index) < 1:
@@ -71,6 +72,10 @@ def _join(part: Partition, index: int, readers: list[Group]) -> Group | None:
     nodes, joined = {index}, []
     for group in readers:
         candidate = nodes | group.nodes
+        if part.keeps_apart(candidate):
+            for consumer in set(part.graph.consumers[index]) & group.nodes:
+                part.cut(index, consumer, Code.FENCED, KEPT_APART)
+            continue
         if len(candidate) <= MAX_GROUP and part.dag.is_convex(sorted(candidate)):
             nodes = candidate
             joined.append(group)

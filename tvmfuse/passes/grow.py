@@ -13,6 +13,7 @@ from ..shapes import describe, same_shape, same_size, smaller
 from .partition import MAX_GROUP, Group, Partition, domain_of, escaping, reduced_axes
 
 BETWEEN_BLOCKS = "a call that may have effects runs between the two"
+KEPT_APART = "kept apart by the user's controls"
 
 
 def grow_epilogue(part: Partition, group: Group) -> None:
@@ -42,8 +43,8 @@ def _may_follow(
     if node.block != source.block:
         part.cut(*edge, Code.NOT_CONVEX, BETWEEN_BLOCKS)
         return False
-    if edge in part.apart:
-        part.cut(*edge, Code.FENCED, "kept apart by the user's controls")
+    if part.apart and part.keeps_apart([*members, consumer]):
+        part.cut(*edge, Code.FENCED, KEPT_APART)
         return False
     if node.kind in (Kind.REDUCTION, Kind.ROW) and growth.same_axes:
         if _same_rows(part, group, node):
@@ -185,8 +186,8 @@ def _may_precede(part: Partition, group: Group, producer: int, consumer: int) ->
     if node.block != reader.block:
         part.cut(*edge, Code.NOT_CONVEX, BETWEEN_BLOCKS)
         return False
-    if edge in part.apart:
-        part.cut(*edge, Code.FENCED, "kept apart by the user's controls")
+    if part.apart and part.keeps_apart([*group.nodes, producer]):
+        part.cut(*edge, Code.FENCED, KEPT_APART)
         return False
     feeds_anchor = consumer in group.core or consumer < group.core[-1]
     kinds = growth.operand if feeds_anchor else growth.side

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from ..dag import MergeableDag
@@ -36,12 +36,18 @@ class Partition:
     dag: MergeableDag
     owner: dict[int, int] = field(default_factory=dict)
     reasons: dict[tuple[int, int], Reason] = field(default_factory=dict)
-    apart: frozenset[tuple[int, int]] = frozenset()
+    apart: dict[int, frozenset[int]] = field(default_factory=dict)
     limits: dict[int, Split] = field(default_factory=dict)
 
     def level(self, anchor: int) -> int:
         """How far the group of ``anchor`` must be cut back: 0 not at all, 3 entirely."""
         return self.limits[anchor].level if anchor in self.limits else 0
+
+    def keeps_apart(self, members: Collection[int]) -> bool:
+        """True if the user's controls keep two of ``members`` in different kernels."""
+        return bool(self.apart) and any(
+            not self.apart.get(node, frozenset()).isdisjoint(members) for node in members
+        )
 
     def cut(self, producer: int, consumer: int, code: Code, text: str) -> None:
         """Remember why an edge was not fused; the first reason stays."""
@@ -70,14 +76,17 @@ class Group:
     nodes: set[int] = field(default_factory=set)
 
 
-def domain_of(graph: Graph, group: Group) -> tuple[Shape | None, Shape | None]:
+def domain_of(graph: Graph, group: Group) -> tuple[Shape | None, ...]:
     """Shapes that the kernel iterates over: of what the anchor reads, and of what it makes."""
     anchor = graph.nodes[group.anchor]
     value = anchor.value
     source = value.args[0].ty if hasattr(value, "args") and len(value.args) else anchor.var.ty
     shape = getattr(source, "shape", None)
     values = tuple(shape.values) if shape is not None and hasattr(shape, "values") else None
-    return values, graph.nodes[group.core[-1]].shape
+    made = [group.core[-1]]
+    if group.growth.same_axes:
+        made += [i for i in group.core if graph.nodes[i].kind in (Kind.ROW, Kind.REDUCTION)]
+    return values, *(graph.nodes[i].shape for i in made)
 
 
 def reduced_axes(node: Node) -> frozenset[int] | None:

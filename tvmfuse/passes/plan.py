@@ -3,7 +3,8 @@
 Order of decisions (each may only take operators that no earlier one took):
 
 1. anchors, in the order of the pattern tuple (attention before the matmuls it is made of);
-2. epilogues of all anchors; 3. operands of all anchors; 4. elementwise groups of what is left.
+2. reductions of the same rows become one anchor; 3. epilogues of all anchors; 4. operands of all
+anchors; 5. elementwise groups of what is left.
 
 The outcome depends only on the graph and the options, never on hash order.
 """
@@ -23,10 +24,12 @@ from ..operators import Kind
 from ..options import Options
 from ..pattern import Match, MatchContext, Pattern, Rejection
 from ..reasons import Code, Reason
-from .elementwise import group_elementwise
+from .controls import check_must_fuse, kept_apart, wanted
+from .elementwise import ELEMENTWISE_NAME, group_elementwise
 from .explain import explain_edges
 from .grow import grow_epilogue, grow_operands
 from .partition import Group, Partition, Split
+from .siblings import join_reductions
 from .symbols import unbound_symbols
 
 
@@ -51,19 +54,24 @@ def plan(
     graph = build_graph(mod, function)
     part = Partition(graph, MergeableDag([node.inputs for node in graph.nodes]))
     part.limits.update({split.anchor: split for split in splits})
-    groups, rejections = _anchors(part, mod[function], patterns)
+    part.apart.update(kept_apart(mod, graph, options))
+    groups, rejections = _anchors(part, mod[function], wanted(patterns, options))
+    groups = join_reductions(part, groups)
     for group in groups:
         if part.level(group.anchor) < 2:
             grow_epilogue(part, group)
     for group in groups:
         if part.level(group.anchor) < 1:
             grow_operands(part, group)
-    groups += group_elementwise(part, len(groups))
+    if ELEMENTWISE_NAME not in options.without:
+        groups += group_elementwise(part, 1 + max((g.number for g in groups), default=-1))
     kept = _within_limits(part, groups, options, rejections)
     matches = tuple(
         Match(group.pattern, group.anchor, tuple(sorted(group.nodes))) for group in kept
     )
-    return Plan(graph, matches, tuple(rejections), explain_edges(part, matches))
+    edges = explain_edges(part, matches)
+    check_must_fuse(graph, matches, edges, options)
+    return Plan(graph, matches, tuple(rejections), edges)
 
 
 def _anchors(
@@ -83,6 +91,10 @@ def _anchors(
             core = _core(graph, pattern, node, values)
             if isinstance(core, Reason):
                 rejections.append(Rejection(pattern.name, node.index, core))
+                continue
+            if len(core) > 1 and part.keeps_apart(core):
+                reason = Reason(Code.FENCED, f"the user's controls part the {pattern.name}")
+                rejections.append(Rejection(pattern.name, node.index, reason))
                 continue
             taken = [i for i in core if i in part.owner]
             if taken or not part.dag.is_convex(list(core)):

@@ -14,6 +14,7 @@ from .layout_views import cancel_around_view
 from .recompose import recompose
 from .rewriter import rewrite_module
 from .simplify import SIMPLIFY
+from .split_parts import slices_of_splits
 from .transposed_conv import depth_to_space
 
 
@@ -33,6 +34,7 @@ def prepare(mod: tvm.IRModule, options: Options) -> tvm.IRModule:
     if options.layout:
         mod = convert_layout(rewrite_module(mod, (depth_to_space,)))
         mod = rewrite_module(mod, (cancel_around_view, *SIMPLIFY))
+    mod = slices_of_splits(mod)
     mod = tvm.ir.transform.Sequential(
         [
             relax.transform.EliminateCommonSubexpr(),

@@ -234,15 +234,6 @@ void atomic_access(const void* address, size_t bytes, const void* caller) {
     check(*runner, static_cast<const char*>(address), bytes, true, true, caller, true);
 }
 
-void basic_block(const void* caller) {
-  if (!settings().trace) return;
-  BlockRunner* runner = BlockRunner::existing();
-  if (!runner || !runner->current()) return;
-  ++runner->critical;
-  trace_basic_block(*runner, uintptr_t(caller) - runner->launch()->code->base);
-  --runner->critical;
-}
-
 void begin_launch(BlockRunner& runner) {
   if (!state.shared) state.shared = make_shadow(BlockRunner::kArenaBytes);
   state.launch_start = ++state.epoch;
@@ -292,20 +283,6 @@ void report_divergence(BlockRunner& runner, int line, int other_line) {
   finding.has_other = 1;
   finding.other.line = other_line;
   add_finding(finding);
-}
-
-void host_write(Allocation& allocation, size_t offset, size_t bytes) {
-  Access access;
-  access.epoch = kHostEpoch;
-  for (size_t cell = offset / kGranule; cell * kGranule < offset + bytes; ++cell) {
-    allocation.shadow[cell].write = access;
-    allocation.shadow[cell].written = 0xf;
-  }
-}
-
-void release_shadow(Allocation& allocation) {
-  if (allocation.shadow) free_shadow(allocation.shadow, allocation.size);
-  allocation.shadow = nullptr;
 }
 
 }  // namespace cudasim

@@ -31,10 +31,13 @@ CUDASIM_RUNTIME inline void mma_m16n8(uint32_t (&d)[kCRegisters], const uint32_t
   static_assert(kCRegisters == int(sizeof(CD)));
   using Sum = Accumulator<CD>;
   struct Operands {
-    uint32_t a[kARegisters], b[kBRegisters];
+    // As the sum takes them, so that each element is converted once.
+    Sum a[kARegisters][kPacked], b[kBRegisters][kPacked];
   } mine;
-  memcpy(mine.a, a, sizeof a);
-  memcpy(mine.b, b, sizeof b);
+  for (int i = 0; i < kPacked; ++i) {
+    for (int r = 0; r < kARegisters; ++r) mine.a[r][i] = Sum(element_of<AB>(a[r], i));
+    for (int r = 0; r < kBRegisters; ++r) mine.b[r][i] = Sum(element_of<AB>(b[r], i));
+  }
   Exchange exchange = publish(0xffffffffu, mine, line);
   const int group = lane() / 4, position = lane() % 4;
 
@@ -44,8 +47,8 @@ CUDASIM_RUNTIME inline void mma_m16n8(uint32_t (&d)[kCRegisters], const uint32_t
     for (int half = 0; half < 2; ++half) {
       const Operands& row = exchange.of<Operands>(group * 4 + holder);
       const Operands& column = exchange.of<Operands>((position * 2 + half) * 4 + holder);
-      rows[half][k] = Sum(element_of<AB>(row.a[2 * step + half], index));
-      columns[half][k] = Sum(element_of<AB>(column.b[step], index));
+      rows[half][k] = row.a[2 * step + half][index];
+      columns[half][k] = column.b[step][index];
     }
   }
   CD values[4];

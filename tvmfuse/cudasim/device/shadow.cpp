@@ -4,6 +4,8 @@
 
 #include <new>
 
+#include "checker.h"
+
 namespace cudasim {
 
 static size_t size_of(size_t bytes) { return (bytes / kGranule + 2) * sizeof(ShadowCell); }
@@ -16,5 +18,19 @@ ShadowCell* make_shadow(size_t bytes) {
 }
 
 void free_shadow(ShadowCell* cells, size_t bytes) { munmap(cells, size_of(bytes)); }
+
+void host_write(Allocation& allocation, size_t offset, size_t bytes) {
+  Access access;
+  access.epoch = kHostEpoch;
+  for (size_t cell = offset / kGranule; cell * kGranule < offset + bytes; ++cell) {
+    allocation.shadow[cell].write = access;
+    allocation.shadow[cell].written = 0xf;
+  }
+}
+
+void release_shadow(Allocation& allocation) {
+  if (allocation.shadow) free_shadow(allocation.shadow, allocation.size);
+  allocation.shadow = nullptr;
+}
 
 }  // namespace cudasim

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "checker.h"
 #include "scheduler.h"
 #include "settings.h"
 
@@ -88,6 +89,15 @@ void trace_basic_block(const BlockRunner& runner, uint64_t offset) {
   }
   if (offset >= visits_now->size()) visits_now->resize(offset + 1);
   ++(*visits_now)[offset];
+}
+
+void basic_block(const void* caller) {
+  if (!settings().trace) return;
+  BlockRunner* runner = BlockRunner::existing();
+  if (!runner || !runner->current()) return;
+  ++runner->critical;
+  trace_basic_block(*runner, uintptr_t(caller) - runner->launch()->code->base);
+  --runner->critical;
 }
 
 void trace_block_end(BlockRunner& runner) {

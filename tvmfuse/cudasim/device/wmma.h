@@ -1,8 +1,11 @@
 // nvcuda::wmma: matrix fragments of a warp.
 //
-// CUDA leaves open which lane holds which element. Here each lane holds consecutive elements: of
-// the rows of A and of the accumulator, of the columns of B, so a dot product reads few lanes.
+// CUDA leaves open which lane holds which element. Here each lane holds consecutive elements of a
+// row, in all three matrices: a lane's part of a row of the result is a sum over k of parts of the
+// rows of B, which the compiler vectorises without changing the order of k.
 #pragma once
+#include <algorithm>
+
 #include "fragment_math.h"
 
 namespace nvcuda {
@@ -32,20 +35,13 @@ struct fragment {
   static constexpr int kRows = std::is_same_v<Use, matrix_b> ? K : M;
   static constexpr int kColumns = std::is_same_v<Use, matrix_a> ? K : N;
   static constexpr int num_elements = kRows * kColumns / cudasim::kWarpSize;
-  static constexpr bool kByColumns = std::is_same_v<Use, matrix_b>;
   using Element = typename Storage<T>::type;
 
   Element x[num_elements];
 
-  // Row and column of element i of the calling lane.
-  static int row(int i) {
-    int index = cudasim::lane() * num_elements + i;
-    return kByColumns ? index % kRows : index / kColumns;
-  }
-  static int column(int i) {
-    int index = cudasim::lane() * num_elements + i;
-    return kByColumns ? index / kRows : index % kColumns;
-  }
+  // Row and column of element i of a lane.
+  static int row(int lane, int i) { return (lane * num_elements + i) / kColumns; }
+  static int column(int lane, int i) { return (lane * num_elements + i) % kColumns; }
 };
 
 inline float __float_to_tf32(float value) {
@@ -61,9 +57,10 @@ CUDASIM_INLINE void fill_fragment(Fragment& f, T value) {
 template <class Fragment, class T>
 CUDASIM_INLINE void load(Fragment& f, const T* source, unsigned stride, bool by_rows, int line) {
   cudasim::warp_barrier(0xffffffffu, line);
+  const int lane = cudasim::lane();
   for (int i = 0; i < f.num_elements; ++i) {
-    size_t major = size_t(by_rows ? f.row(i) : f.column(i));
-    size_t minor = size_t(by_rows ? f.column(i) : f.row(i));
+    size_t major = size_t(by_rows ? f.row(lane, i) : f.column(lane, i));
+    size_t minor = size_t(by_rows ? f.column(lane, i) : f.row(lane, i));
     f.x[i] = source[major * stride + minor];
   }
 }
@@ -86,9 +83,11 @@ CUDASIM_INLINE void store_matrix_sync(U* target, const fragment<accumulator, M, 
                                       unsigned stride, layout_t layout,
                                       int line = __builtin_LINE()) {
   cudasim::warp_barrier(0xffffffffu, line);
+  const int lane = cudasim::lane();
   for (int i = 0; i < f.num_elements; ++i) {
-    size_t major = size_t(layout == mem_row_major ? f.row(i) : f.column(i));
-    size_t minor = size_t(layout == mem_row_major ? f.column(i) : f.row(i));
+    const bool by_rows = layout == mem_row_major;
+    size_t major = size_t(by_rows ? f.row(lane, i) : f.column(lane, i));
+    size_t minor = size_t(by_rows ? f.column(lane, i) : f.row(lane, i));
     target[major * stride + minor] = f.x[i];
   }
 }
@@ -107,31 +106,31 @@ CUDASIM_RUNTIME inline void mma_sync(fragment<accumulator, M, N, K, D>& d,
                                      const fragment<matrix_b, M, N, K, B, LayoutB>& b,
                                      const fragment<accumulator, M, N, K, C>& c,
                                      int line = __builtin_LINE()) {
-  struct Operands {
-    fragment<matrix_a, M, N, K, A, LayoutA> a;
-    fragment<matrix_b, M, N, K, B, LayoutB> b;
-  };
   using Sum = cudasim::Accumulator<C>;
-  cudasim::Exchange exchange = cudasim::publish(0xffffffffu, Operands{a, b}, line);
-  Sum row[K];
-  int loaded = -1;
-  for (int i = 0; i < d.num_elements; ++i) {
-    if (d.row(i) != loaded) {
-      loaded = d.row(i);
-      for (int k = 0; k < K; ++k) {
-        int index = loaded * K + k;
-        const Operands& from = exchange.of<Operands>(index / a.num_elements);
-        row[k] = Sum(operand<A>(from.a.x[index % a.num_elements]));
-      }
+  constexpr int kElements = fragment<accumulator, M, N, K, D>::num_elements;
+  constexpr int kInA = fragment<matrix_a, M, N, K, A, LayoutA>::num_elements;
+  constexpr int kInB = fragment<matrix_b, M, N, K, B, LayoutB>::num_elements;
+  constexpr int kRun = std::min(kInB, kElements);
+  static_assert(N % kElements == 0 && kElements % kRun == 0, "a lane's elements are of one row");
+  struct Operands {  // as the sum takes them, so that each element is converted once
+    Sum a[kInA], b[kInB];
+  } mine;
+  for (int i = 0; i < kInA; ++i) mine.a[i] = Sum(operand<A>(a.x[i]));
+  for (int i = 0; i < kInB; ++i) mine.b[i] = Sum(operand<B>(b.x[i]));
+  cudasim::Exchange exchange = cudasim::publish(0xffffffffu, mine, line);
+  const int row = d.row(cudasim::lane(), 0), column = d.column(cudasim::lane(), 0);
+  Sum sums[kElements];
+  for (int i = 0; i < kElements; ++i) sums[i] = Sum(c.x[i]);
+  for (int k = 0; k < K; ++k) {
+    const int in_a = row * K + k;
+    const Sum factor = exchange.of<Operands>(in_a / kInA).a[in_a % kInA];
+    for (int run = 0; run < kElements; run += kRun) {
+      const int in_b = k * N + column + run;
+      const Sum* part = &exchange.of<Operands>(in_b / kInB).b[in_b % kInB];
+      for (int i = 0; i < kRun; ++i) sums[run + i] += factor * part[i];
     }
-    Sum sum = Sum(c.x[i]);
-    for (int k = 0; k < K; ++k) {
-      int index = d.column(i) * K + k;
-      const Operands& from = exchange.of<Operands>(index / b.num_elements);
-      sum += row[k] * Sum(operand<B>(from.b.x[index % b.num_elements]));
-    }
-    d.x[i] = D(sum);
   }
+  for (int i = 0; i < kElements; ++i) d.x[i] = D(sums[i]);
   if (cudasim::lane() == 0) cudasim::count_matrix_flops(M, N, K);
 }
 
