@@ -50,9 +50,10 @@ def interleave(
             for _ in range(calls[name]):
                 run()
             times[name].append((time.perf_counter() - start) / calls[name] * 1e6)
-    return {name: _sample(values) for name, values in times.items()}
+    return {name: sample_of(values) for name, values in times.items()}
 
 
-def _sample(values: list[float]) -> Sample:
+def sample_of(values: list[float]) -> Sample:
+    """Median and quartiles of two or more times in microseconds."""
     quartiles = statistics.quantiles(values, n=4)
     return Sample(statistics.median(values), quartiles[0], quartiles[2], len(values))

@@ -87,7 +87,7 @@ def measure(
     start = time.perf_counter()
     with device() as session:
         executable = tvm.compile(
-            operator_module(operator, shapes), target=tvm.target.Target(TARGET)
+            operator_module(operator, tuple(shapes)), target=tvm.target.Target(TARGET)
         )
         build_seconds = time.perf_counter() - start
         seconds = _best_time(executable, shapes)
