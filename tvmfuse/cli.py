@@ -223,12 +223,12 @@ def bench_models(
     stock: Annotated[bool, typer.Option(help="also time TVM without tuning (slow)")] = True,
 ) -> None:
     """Time the trained text detector and sentence encoder against their peers."""
-    from .bench.models import detector, encoder
+    from .bench.models import CASES
     from .bench.side_by_side import compare_models, comparison_table, save
 
     comparisons = []
-    for case in (detector(), encoder()):
-        comparisons.append(compare_models(case, with_tvm=stock))
+    for name in CASES:
+        comparisons.append(compare_models(name, with_tvm=stock))
         console.print(comparison_table(comparisons[-1]))
     save(comparisons, output)
     console.print(f"written: {output}/bench.json, bench.png, bench.svg")

@@ -80,3 +80,6 @@ def sentence_encoder() -> Any:
 
     bert = BertModel.from_pretrained(Path(spec.origin).parent / "model")
     return SentenceEncoder(bert).eval()
+
+
+CASES: dict[str, Callable[[], Case]] = {"detector": detector, "encoder": encoder}

@@ -1,22 +1,29 @@
-"""Run tvmfuse and its peers on one model, interleaved in one process, and say who was faster."""
+"""Run tvmfuse and its peers on one model, in turn, each in its process; say who was faster."""
 
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+import tvm
 from rich.table import Table
+from tvm import relax
 
+from ..baseline import build_baseline
 from ..compiler import compile
 from ..options import Options
-from ..threads import use_all_cores
-from ..timing import Sample, interleave
+from ..quiet import without_chatter
+from ..target import resolve_target
+from ..threads import usable_cores
+from ..timing import Sample
 from ..versions import version_table
 from . import peers
-from .models import Case
+from .models import CASES
+from .processes import Candidate, measure
 
 AGREEMENT = 1e-3  # relative to the output's rms; a peer beyond it is not timed
 
@@ -29,7 +36,7 @@ class Comparison:
     threads: int
     kernels: int
     samples: dict[str, Sample]
-    disagree: dict[str, float]
+    left_out: dict[str, str]
     versions: dict[str, str]
 
     def ratio(self, name: str) -> float:
@@ -41,26 +48,55 @@ class Comparison:
         return asdict(self) | {"ratios": {name: self.ratio(name) for name in self.samples}}
 
 
-def compare_models(case: Case, *, rounds: int = 15, with_tvm: bool = True) -> Comparison:
-    """Compile ``case``, check every peer's result against ours, then time all of them in turn."""
-    cores = use_all_cores()
+def compare_models(name: str, *, rounds: int = 15, with_tvm: bool = True) -> Comparison:
+    """Compile the case ``name``, run every peer, and time in turn all that agree with ours."""
+    case = CASES[name]()
     mod = peers.relax_module(case)
-    executable, report = compile(mod, "llvm", options=Options(verify=False))
-    candidates: dict[str, peers.Run] = {"tvmfuse": peers.run_tvm(executable, case)}
-    candidates |= peers.onnxruntime(case)
-    candidates |= peers.pytorch(case)
-    if with_tvm:
-        candidates |= peers.stock_tvm(mod, case)
-    mine = candidates["tvmfuse"]()
-    disagree: dict[str, float] = {}
-    for name, run in list(candidates.items()):
-        theirs = run()
-        error = float(np.abs(mine - theirs).max() / np.sqrt(np.mean(np.square(theirs))))
-        if not error <= AGREEMENT:
-            disagree[name] = error
-            del candidates[name]
-    samples = interleave(candidates, rounds=rounds, budget_s=60.0)
-    return Comparison(case.name, cores, report.after.kernels, samples, disagree, version_table())
+    with tempfile.TemporaryDirectory(prefix="tvmfuse-bench-") as folder:
+        executable, report = compile(mod, "llvm", options=Options(verify=False))
+        executables = {"tvmfuse": executable}
+        if with_tvm:
+            executables |= _stock_tvm(mod)
+        candidates: dict[str, Candidate] = {}
+        for number, (label, built) in enumerate(executables.items()):
+            library = Path(folder) / f"{number}.so"
+            with without_chatter():
+                built.export_library(str(library))
+            candidates[label] = Candidate("tvm", library)
+        for label, kind in peers.installed_peers(case).items():
+            candidates[label] = Candidate(kind)
+        measured = measure(name, candidates, rounds)
+    samples: dict[str, Sample] = {}
+    left_out: dict[str, str] = {}
+    mine = measured["tvmfuse"].output
+    for label, result in measured.items():
+        if result.output is None or result.sample is None or mine is None:
+            left_out[label] = result.error
+            continue
+        rms = float(np.sqrt(np.mean(np.square(result.output))))
+        error = float(np.abs(mine - result.output).max()) / rms
+        if error <= AGREEMENT:
+            samples[label] = result.sample
+        else:
+            left_out[label] = f"its result differs by {error:.1e}"
+    return Comparison(
+        case.name, len(usable_cores()), report.after.kernels, samples, left_out, version_table()
+    )
+
+
+def _stock_tvm(mod: tvm.IRModule) -> dict[str, relax.VMExecutable]:
+    """TVM without tuning, four ways: default and best passes, plain llvm and with features.
+
+    ``best`` adds what TVM has but leaves out by default: batch norms folded or decomposed,
+    common subexpressions shared.
+    """
+    target = resolve_target("llvm")
+    found = {}
+    for name, best in (("TVM default", False), ("TVM best passes", True)):
+        baseline = build_baseline(mod, target, run=True, best=best)
+        for variant, executable in baseline.executables.items():
+            found[f"{name}, {variant}"] = executable
+    return found
 
 
 def comparison_table(comparison: Comparison) -> Table:
@@ -78,8 +114,8 @@ def comparison_table(comparison: Comparison) -> Table:
             f"{sample.low_us:,.0f} - {sample.high_us:,.0f}",
             f"{comparison.ratio(name):.2f}x",
         )
-    for name, error in comparison.disagree.items():
-        table.add_row(name, "not timed", f"differs by {error:.1e}", "-")
+    for name, reason in comparison.left_out.items():
+        table.add_row(name, "not timed", reason, "-")
     return table
 
 

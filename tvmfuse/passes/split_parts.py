@@ -12,6 +12,7 @@ A split that a part of leaves the function stays: as slices each such part would
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import tvm
 from tvm import relax
@@ -68,7 +69,7 @@ def _slice_unless(kept: set[relax.Var]) -> Rewrite:
     return rewrite
 
 
-def _bounds(sections: object, extent: int) -> list[int]:
+def _bounds(sections: Any, extent: int) -> list[int]:
     """Where each part begins, and the end of the last."""
     if isinstance(sections, Sequence) or hasattr(sections, "__iter__"):
         return [0, *(int(index) for index in sections), extent]
