@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,9 +28,6 @@ from .errors import TvmfuseError
 
 if TYPE_CHECKING:
     from .report.data import Report
-
-# What TVM prints while importing a model would land between the tables.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 app = typer.Typer(
     add_completion=False,

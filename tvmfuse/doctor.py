@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
+from .cudasim.gate import find_nvcc
 from .threads import usable_cores
 from .versions import FFI, TVM, installed
 
@@ -123,9 +124,9 @@ def _cores() -> Finding:
 
 
 def _cuda_toolkit() -> Finding:
-    path = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    path = find_nvcc()
     if path:
-        return Finding("nvcc", path, "ok")
+        return Finding("nvcc", str(path), "ok")
     advice = "no cubins and register counts of CUDA kernels; pip install nvidia-cuda-nvcc"
     return Finding("nvcc", "none", "note", advice)
 

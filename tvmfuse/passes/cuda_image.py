@@ -8,7 +8,6 @@ without a GPU it raises; this one compiles for the architecture of the target.
 from __future__ import annotations
 
 import importlib
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,14 +19,10 @@ import tvm
 import tvm_ffi
 from tvm.target import Target
 
+from ..cudasim.gate import find_nvcc
 from ..errors import TargetError
 
 _HOOK = "tvm_callback_cuda_compile"
-
-
-def find_nvcc() -> str | None:
-    """The nvcc on PATH or in the usual place."""
-    return shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
 
 
 @contextmanager
@@ -53,13 +48,13 @@ def cuda_images(target: Target) -> Iterator[None]:
         tvm_ffi.register_global_func(_HOOK, previous, override=True)
 
 
-def cubin(source: str, arch: str, nvcc: str) -> bytes:
+def cubin(source: str, arch: str, nvcc: Path) -> bytes:
     """The compiled kernels of ``source``; TargetError with nvcc's first error line."""
     with tempfile.TemporaryDirectory(prefix="tvmfuse-nvcc-") as folder:
         path = Path(folder) / "kernels.cu"
         path.write_text(source)
         result = path.with_suffix(".cubin")
-        command = [nvcc, "-w", f"-arch={arch}", "-cubin", "-o", str(result), str(path)]
+        command = [str(nvcc), "-w", f"-arch={arch}", "-cubin", "-o", str(result), str(path)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             lines = [line for line in done.stderr.splitlines() if "error" in line]

@@ -37,11 +37,17 @@ def join_reductions(part: Partition, groups: list[Group]) -> list[Group]:
     rows = sorted(
         (group for group in groups if _is_row(part.graph, group)), key=lambda group: group.anchor
     )
+    sources = {group.number: _sources_of(part.graph, group) for group in rows}
+    readers: dict[object, list[Group]] = {}
+    for group in rows:
+        for source in sources[group.number]:
+            readers.setdefault(source, []).append(group)
+    by_anchor = {group.anchor: group for group in rows}
     gone: set[int] = set()
-    for position, first in enumerate(rows):
+    for first in rows:
         if first.number in gone:
             continue
-        for other in rows[position + 1 :]:
+        for other in _candidates(part, first, sources, readers, by_anchor):
             if other.number in gone:
                 continue
             between = _between(part, first, other)
@@ -57,6 +63,47 @@ def join_reductions(part: Partition, groups: list[Group]) -> list[Group]:
             _merge(part, first, other, between)
             gone.add(other.number)
     return [group for group in groups if group.number not in gone]
+
+
+def _candidates(
+    part: Partition,
+    first: Group,
+    sources: dict[int, set[object]],
+    readers: dict[object, list[Group]],
+    by_anchor: dict[int, Group],
+) -> list[Group]:
+    """Later row groups that read a tensor that ``first`` reads, or what is made of its result.
+
+    Only these can belong to it; to look at every pair would be quadratic in the graph.
+    """
+    found = {group.anchor for source in sources[first.number] for group in readers.get(source, [])}
+    seen, stack = set(first.nodes), sorted(first.nodes)
+    while stack and len(seen) < MAX_GROUP:
+        for consumer in part.graph.consumers[stack.pop()]:
+            if consumer in by_anchor:
+                found.add(consumer)
+                found |= {index for index in _after(part.graph, consumer) if index in by_anchor}
+            elif consumer not in seen and part.graph.nodes[consumer].kind in SPATIAL:
+                seen.add(consumer)
+                stack.append(consumer)
+    return [by_anchor[anchor] for anchor in sorted(found) if anchor > first.anchor]
+
+
+def _after(graph: Graph, start: int) -> set[int]:
+    """Nodes that read ``start`` through few spatial operators: the next link of a chain."""
+    seen, stack = {start}, [start]
+    while stack and len(seen) < MAX_STEPS:
+        for consumer in graph.consumers[stack.pop()]:
+            if consumer not in seen:
+                seen.add(consumer)
+                if graph.nodes[consumer].kind in SPATIAL:
+                    stack.append(consumer)
+    return seen
+
+
+def _sources_of(graph: Graph, group: Group) -> set[object]:
+    anchor = graph.nodes[group.anchor]
+    return _sources(graph, anchor, _read_shape(anchor))
 
 
 def _is_row(graph: Graph, group: Group) -> bool:
@@ -120,11 +167,12 @@ def _paths(graph: Graph, start: set[int], end: int) -> set[int]:
     """Nodes outside ``start`` on a path from ``start`` to ``end``, without ``end`` itself."""
     low = min(start)
     above, stack = {end}, [end]
-    while stack:
+    while stack and len(above) <= MAX_GROUP:
         for source in graph.nodes[stack.pop()].inputs:
             if source >= low and source not in above:
                 above.add(source)
-                if source not in start:
+                # A path through anything else leaves the kernel; the convexity check sees it.
+                if source not in start and graph.nodes[source].kind in SPATIAL:
                     stack.append(source)
     found: set[int] = set()
     for index in sorted(above - start):
