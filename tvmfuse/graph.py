@@ -7,6 +7,7 @@ use.  It owns no IR; passes read it to decide and then rewrite the module.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import tvm
 from tvm import relax, tirx
@@ -33,7 +34,7 @@ class Node:
         """The variable's name in the IR."""
         return self.var.name
 
-    @property
+    @cached_property
     def shape(self) -> tuple[Expr, ...] | None:
         """The tensor's shape, or ``None`` for tuples and tensors of unknown shape."""
         ty = self.var.ty
