@@ -8,20 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .cli_options import DimOption, InputOption, Model
+
 if TYPE_CHECKING:
     from .cudasim.model_run import ModelRun
 
 app = typer.Typer(no_args_is_help=True, help="The emulated CUDA device: trace, check, measure.")
 
-Model = Annotated[str, typer.Argument(help="a .onnx, .pt2 or .py file")]
 TargetName = Annotated[str, typer.Option("--target", help="a CUDA architecture or TVM target tag")]
-DimOption = Annotated[
-    list[str] | None, typer.Option("--dim", metavar="NAME=N", help="bind a symbolic dimension")
-]
-InputOption = Annotated[
-    list[str] | None,
-    typer.Option("--input", metavar="NAME:1x3x160x160", help="bind the shape of a whole input"),
-]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 Stock = Annotated[bool, typer.Option("--stock", help="TVM's default pipeline, not tvmfuse's")]
 
@@ -112,7 +106,7 @@ def _run(
     trace: bool,
     stock: bool,
 ) -> ModelRun:
-    from .cli import parse_dims, parse_inputs
+    from .cli_options import parse_dims, parse_inputs
     from .cudasim.model_run import run_model
     from .frontends import load
     from .quiet import without_chatter

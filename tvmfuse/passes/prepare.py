@@ -7,6 +7,7 @@ from tvm import relax
 
 from ..options import Options
 from .combine_siblings import combine_siblings
+from .dataflow import as_dataflow
 from .fold import fold_constants, scalar_fill
 from .fold_affine import FOLD_AFFINE
 from .layout import convert_layout
@@ -20,13 +21,7 @@ from .transposed_conv import depth_to_space
 
 def prepare(mod: tvm.IRModule, options: Options) -> tvm.IRModule:
     """Dataflow form, constants and affine chains folded, identities and dead code removed."""
-    mod = tvm.ir.transform.Sequential(
-        [
-            relax.transform.Normalize(),
-            relax.transform.ConvertToDataflow(),
-            relax.transform.CanonicalizeBindings(),
-        ]
-    )(mod)
+    mod = as_dataflow(mod)
     clean = (fold_constants, scalar_fill, *SIMPLIFY)
     mod = rewrite_module(mod, clean)
     mod = recompose(mod)
